@@ -1,0 +1,375 @@
+"""The files of one checkpoint namespace: find, read, commit and append. No ids are made up here, no
+turn is checked, and no value is understood.
+
+A namespace is a directory of buckets, each with the checkpoints from its lowest id to the next bucket's.
+Names spell the ids, so the newest checkpoint is found from two short listings, however long the history.
+Writers hold the thread's ledger lock; readers hold nothing and see each file whole or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from . import _files
+from ._layout import (
+    CHECKPOINT_SUFFIX,
+    EARLY_SUFFIX,
+    PAGES_SUFFIX,
+    TEMPORARY_SUFFIX,
+    bucket_bound,
+    bucket_component,
+    checkpoint_id_of,
+    checkpoint_stem,
+)
+from ._records import (
+    FORMAT_VERSION,
+    KEPT_PAGES,
+    WRITES,
+    FileKind,
+    Image,
+    MalformedError,
+    NewerFormatError,
+    Sealed,
+    Section,
+    encode_file,
+    encode_record,
+    pack_id,
+    parse_file,
+    unpack_id,
+)
+from .errors import DamagedCheckpointError, UnknownFormatError
+
+#: Listing this many names takes about 0.1 ms; more would make reading the latest depend on the history.
+BUCKET_SIZE: Final = 256
+
+DAMAGED_NAME: Final = "damaged"
+
+EMPTY: Final = Sealed("", b"")
+
+
+class Tail(NamedTuple):
+    """Where the next record of a file goes, and which writes the file already has."""
+
+    end: int
+    next_blob: int
+    seen: dict[str, set[int]]
+
+
+def load_file(path: str) -> Image | None:
+    """Read and check a store file; `None` if there is none.
+
+    Raises:
+        DamagedCheckpointError: It does not check.
+        UnknownFormatError: It is of a newer format.
+    """
+    data = _files.read_file(path)
+    return None if data is None else checked(path, data)
+
+
+def checked(path: str, data: bytes) -> Image:
+    """The parsed bytes of a store file, with errors that name it."""
+    try:
+        return parse_file(data)
+    except MalformedError as error:
+        raise DamagedCheckpointError(path, str(error)) from None
+    except NewerFormatError as error:
+        raise UnknownFormatError(path, error.version, FORMAT_VERSION) from None
+
+
+class NamespaceFiles:
+    """One namespace directory.
+
+    Args:
+        path: The directory; it need not exist.
+        fsync: Whether commits and appends wait for the disk.
+    """
+
+    def __init__(self, path: str, *, fsync: bool) -> None:
+        self.path, self._fsync = path, fsync
+
+    # --- finding ---
+
+    def bounds(self) -> list[str]:
+        """The lowest id of each bucket, in order."""
+        bounds = [bucket_bound(name) for name in _files.list_directory(self.path)]
+        return sorted(bound for bound in bounds if bound is not None)
+
+    def bucket(self, bound: str) -> str:
+        """The directory of the bucket that starts at `bound`."""
+        return os.path.join(self.path, bucket_component(bound))
+
+    def ids(self, *, before: str | None = None) -> Iterator[str]:
+        """Checkpoint ids, newest first, one bucket's listing at a time."""
+        for bound in reversed(self.bounds()):
+            if before is not None and bound >= before:
+                continue
+            found = [checkpoint_id_of(n) for n in _files.list_directory(self.bucket(bound))]
+            yield from sorted(
+                (i for i in found if i is not None and (before is None or i < before)), reverse=True
+            )
+
+    def head_id(self) -> str | None:
+        """The newest checkpoint id."""
+        return next(self.ids(), None)
+
+    def file(self, checkpoint_id: str, suffix: str = CHECKPOINT_SUFFIX) -> str:
+        """Where the file of a checkpoint is, or would be."""
+        name = checkpoint_stem(checkpoint_id) + suffix
+        bounds = self.bounds()
+        at = bisect_right(bounds, checkpoint_id) - 1
+        return os.path.join(self.bucket(bounds[at] if at >= 0 else ""), name)
+
+    def exists(self, checkpoint_id: str) -> bool:
+        """Whether the checkpoint is in the store."""
+        return os.path.exists(self.file(checkpoint_id))
+
+    # --- reading ---
+
+    def read(self, checkpoint_id: str) -> Image | None:
+        """The file of a checkpoint; `None` if there is none.
+
+        Raises:
+            DamagedCheckpointError: The file does not check, or is not of this checkpoint.
+            UnknownFormatError: It is of a newer format.
+        """
+        path = self.file(checkpoint_id)
+        image = load_file(path)
+        if image is not None and image.damage:
+            # A record may be half-written this instant. Its writer does not need long.
+            image = load_file(path)
+        if image is not None and unpack_id(image.body.fields[0]) != checkpoint_id:
+            raise DamagedCheckpointError(path, "holds another checkpoint than its name says")
+        return image
+
+    def read_pages(self, checkpoint_id: str) -> Image:
+        """The file that holds the blobs of a checkpoint, even if the checkpoint was removed.
+
+        Raises:
+            DamagedCheckpointError: There is none, or it does not check.
+        """
+        for suffix in (CHECKPOINT_SUFFIX, PAGES_SUFFIX, CHECKPOINT_SUFFIX):
+            # A prune renames between the first look and the second, a repeated put back again.
+            if (image := load_file(self.file(checkpoint_id, suffix))) is not None:
+                return image
+        raise DamagedCheckpointError(self.file(checkpoint_id), "is missing, and others refer to it")
+
+    # --- writing, with the thread's lock held ---
+
+    def commit(self, checkpoint_id: str, section: Section) -> tuple[str, int, Tail]:
+        """Write the file of a checkpoint in one atomic step; durable on return with `fsync`.
+
+        Writes that came before it are taken along. Where the checkpoint was put before, its writes
+        and the pages that others may refer to stay.
+
+        Returns:
+            The path, the number of the section's first blob, and the new file's tail.
+        """
+        path = self._place(checkpoint_id)
+        pages_path = path.removesuffix(CHECKPOINT_SUFFIX) + PAGES_SUFFIX
+        early_path = path.removesuffix(CHECKPOINT_SUFFIX) + EARLY_SUFFIX
+        records, next_blob = b"", 0
+        replaced, pages, early = map(self._old_image, (path, pages_path, early_path))
+        for old in (replaced, pages):
+            if old is not None:
+                records += _retained(old)
+                next_blob = max(next_blob, old.next_blob)
+        section = section._replace(first_blob=next_blob)
+        number = next_blob + len(section.blobs)
+        # Where both exist, a crash came between merging the early writes and removing their file.
+        if early is not None and replaced is None:
+            for _, writes in early.records:
+                records += encode_record(WRITES, writes._replace(first_blob=number))
+                number += len(writes.blobs)
+        data = encode_file(FileKind.CHECKPOINT, section, records)
+        self._replace(path, data)
+        for merged, image in ((pages_path, pages), (early_path, early)):
+            if image is not None:
+                _files.remove_file(merged)
+        seen = {} if not records else seen_writes(checked(path, data))
+        return path, section.first_blob, Tail(len(data), number, seen)
+
+    def tail(self, checkpoint_id: str) -> tuple[str, Tail]:
+        """The file that takes the writes of a checkpoint, made if needed, and its tail."""
+        path = self.file(checkpoint_id)
+        image = self._old_image(path)
+        if image is None:
+            path = path.removesuffix(CHECKPOINT_SUFFIX) + EARLY_SUFFIX
+            image = self._old_image(path)
+        if image is None:
+            path = self._place(checkpoint_id).removesuffix(CHECKPOINT_SUFFIX) + EARLY_SUFFIX
+            data = encode_file(FileKind.EARLY, Section([pack_id(checkpoint_id)], 0, [], EMPTY, []))
+            self._replace(path, data)
+            image = checked(path, data)
+        return path, Tail(image.end, image.next_blob, seen_writes(image))
+
+    def append(self, path: str, tail: Tail, sections: list[Section]) -> Tail:
+        """Append writes to a file in one sync; durable on return with `fsync`.
+
+        If that fails, the file is as it was.
+
+        Returns:
+            The new tail.
+        """
+        data, number, seen = b"", tail.next_blob, tail.seen
+        for section in sections:
+            data += encode_record(WRITES, section._replace(first_blob=number))
+            number += len(section.blobs)
+        _files.append_file(path, data, at=tail.end, fsync=self._fsync)
+        for section in sections:
+            _note(seen, section.fields)
+        return Tail(tail.end + len(data), number, seen)
+
+    def adopt(self, name: str, source: str) -> bool:
+        """Take over a file of another thread under the same name, in the bucket it belongs to here.
+
+        Returns:
+            Whether that was possible: a file that is here already must be the same one, or one of the
+            two must only have more writes.
+        """
+        for suffix in (CHECKPOINT_SUFFIX, PAGES_SUFFIX, EARLY_SUFFIX):
+            checkpoint_id = checkpoint_id_of(name, suffix)
+            if checkpoint_id is None:
+                continue
+            path = self._place(checkpoint_id).removesuffix(CHECKPOINT_SUFFIX) + suffix
+            here, there = _files.read_file(path) or b"", _files.read_file(source) or b""
+            if not here.startswith(there):
+                if not there.startswith(here):
+                    return False
+                _files.copy_file(source, path, fsync=self._fsync)
+                if self._fsync:
+                    _files.sync_directory(os.path.dirname(path))
+        return True
+
+    def keep_pages(self, checkpoint_id: str, image: Image, numbers: set[int]) -> None:
+        """Remove a checkpoint, or what was left of it, but for the blobs that others refer to.
+
+        The new file is in place before the old one goes: a crash in between leaves both.
+        """
+        path = self.file(checkpoint_id)
+        pages_path = path.removesuffix(CHECKPOINT_SUFFIX) + PAGES_SUFFIX
+        if numbers:
+            records = b"".join(
+                encode_record(KEPT_PAGES, Section([], number, [], EMPTY, [image.blobs[number]]))
+                for number in sorted(numbers & image.blobs.keys())
+            )
+            body = Section([pack_id(checkpoint_id)], 0, [], EMPTY, [])
+            self._replace(pages_path, encode_file(FileKind.PAGES, body, records))
+        else:
+            _files.remove_file(pages_path)
+        _files.remove_file(path)
+
+    def discard(self, checkpoint_id: str) -> None:
+        """Remove the files of a checkpoint, readable or not."""
+        path = self.file(checkpoint_id)
+        for suffix in (PAGES_SUFFIX, CHECKPOINT_SUFFIX):
+            _files.remove_file(path.removesuffix(CHECKPOINT_SUFFIX) + suffix)
+
+    def remove_early(self, *, upto: str) -> None:
+        """Drop writes for checkpoints that are not newer than `upto` and never came."""
+        for bound in self.bounds():
+            directory = self.bucket(bound)
+            for name in _files.list_directory(directory):
+                checkpoint_id = checkpoint_id_of(name, EARLY_SUFFIX)
+                if checkpoint_id is not None and checkpoint_id <= upto:
+                    _files.remove_file(os.path.join(directory, name))
+            if bound:
+                _files.remove_empty_directory(directory)
+
+    def carriers(self) -> list[str]:
+        """Ids of removed checkpoints of which pages were kept."""
+        names = [n for bound in self.bounds() for n in _files.list_directory(self.bucket(bound))]
+        found = [checkpoint_id_of(name, PAGES_SUFFIX) for name in names]
+        return [checkpoint_id for checkpoint_id in found if checkpoint_id is not None]
+
+    def sweep(self) -> None:
+        """Remove temporaries of writers that died.
+
+        Commits happen under the lock we hold, so nobody alive owns one. If the newest checkpoint is
+        damaged they stay: one of them may be its only good copy.
+        """
+        for bound in self.bounds()[-1:]:
+            directory = self.bucket(bound)
+            names = [n for n in _files.list_directory(directory) if n.endswith(TEMPORARY_SUFFIX)]
+            if not names:
+                continue
+            try:
+                head = self.head_id()
+                if head is not None:
+                    self.read(head)
+            except (DamagedCheckpointError, UnknownFormatError):
+                return
+            for name in names:
+                _files.remove_file(os.path.join(directory, name))
+
+    def _place(self, checkpoint_id: str) -> str:
+        """The path for a checkpoint's file, in a bucket that exists."""
+        name = checkpoint_stem(checkpoint_id) + CHECKPOINT_SUFFIX
+        bounds = self.bounds()
+        at = bisect_right(bounds, checkpoint_id) - 1
+        bound = bounds[at] if at >= 0 else ""
+        directory = self.bucket(bound)
+        if at < 0:
+            _files.make_directory(directory, fsync=self._fsync)
+        elif at == len(bounds) - 1 and bound != checkpoint_id:
+            names = _files.list_directory(directory)
+            if len(names) >= BUCKET_SIZE and all(
+                (other := checkpoint_id_of(n)) is None or other < checkpoint_id for n in names
+            ):
+                directory = self.bucket(checkpoint_id)
+                _files.make_directory(directory, fsync=self._fsync)
+        return os.path.join(directory, name)
+
+    def _replace(self, path: str, data: bytes) -> None:
+        temporary = f"{path}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+        _files.replace_file(path, data, temporary=temporary, fsync=self._fsync)
+
+    def _old_image(self, path: str) -> Image | None:
+        """What a file to be replaced or appended to holds; a damaged one is set aside first."""
+        try:
+            image = load_file(path)
+        except DamagedCheckpointError:
+            self.set_aside(path, keep=False)
+            return None
+        if image is not None and image.damage:
+            self.set_aside(path, keep=True)
+        return image
+
+    def set_aside(self, path: str, *, keep: bool) -> None:
+        """Move, or copy with `keep`, a damaged file to where nothing overwrites it."""
+        directory = os.path.join(self.path, DAMAGED_NAME)
+        _files.make_directory(directory, fsync=self._fsync)
+        aside = os.path.join(directory, f"{os.path.basename(path)}.{secrets.token_hex(4)}")
+        data = _files.read_file(path)
+        if data is not None:
+            _files.replace_file(aside, data, temporary=aside + TEMPORARY_SUFFIX, fsync=self._fsync)
+        if not keep:
+            _files.remove_file(path)
+
+
+def seen_writes(image: Image) -> dict[str, set[int]]:
+    """Which (task, index) a file holds."""
+    seen: dict[str, set[int]] = {}
+    for kind, section in image.records:
+        if kind == WRITES:
+            _note(seen, section.fields)
+    return seen
+
+
+def _note(seen: dict[str, set[int]], fields: list[Any]) -> None:
+    packed_task_id, indexes = fields[0], fields[1]
+    seen.setdefault(unpack_id(packed_task_id) or "", set()).update(indexes)
+
+
+def _retained(old: Image) -> bytes:
+    """What a file keeps of the one it replaces: pages under their numbers, and all writes."""
+    records = b""
+    if old.body.blobs:
+        section = Section([], old.body.first_blob, [], EMPTY, old.body.blobs)
+        records += encode_record(KEPT_PAGES, section)
+    for kind, section in old.records:
+        records += encode_record(kind, section)
+    return records

@@ -1,0 +1,327 @@
+"""The commit protocol: what is done under a thread's lock to open a turn, to put a checkpoint and to add
+writes, in which order and with which syncs. Decisions are `_turn`'s, bytes are `_records`'s; no LangGraph.
+
+A turn's token is on the disk before the first write that it protects. Writes of several callers to one
+thread are appended with one sync: whoever holds the lock takes along what others have queued meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from ._checkpoint_files import NamespaceFiles, Tail
+from ._layout import CHECKPOINT_SUFFIX
+from ._ledger import HeldLedger
+from ._records import Section
+from ._thread_files import ThreadFiles
+from ._turn import LedgerEvent, advance, check_current, check_outside_turn
+
+#: Tails kept in memory; one that is not there is read from its file.
+TAILS_LIMIT: Final = 512
+
+
+class Turn:
+    """A turn as its holder knows it.
+
+    Attributes:
+        token: The token it holds.
+        durable: Whether the token is known to be on the disk.
+        swept: Namespaces in which this turn has already removed dead writers' temporaries.
+    """
+
+    __slots__ = ("durable", "swept", "token")
+
+    def __init__(self, token: int, *, durable: bool) -> None:
+        self.token, self.durable = token, durable
+        self.swept: set[str] = set()
+
+
+class Committed(NamedTuple):
+    """Where a put has gone."""
+
+    first_blob: int
+    epoch: int
+    generation: int
+
+
+class WriteJob:
+    """Writes of one task that wait to be appended.
+
+    Args:
+        turn: The writer's turn; `None` outside any turn.
+        checkpoint_ns: The namespace.
+        checkpoint_id: The checkpoint the writes belong to.
+        task_id: The task.
+        indexes: The index of each write; a negative one replaces, any other is kept if present.
+        section_of: Builds the section for the writes at the given positions.
+        read_as_latest: Whether the writer got the checkpoint's id by asking for the latest.
+    """
+
+    def __init__(
+        self,
+        turn: Turn | None,
+        checkpoint_ns: str,
+        checkpoint_id: str,
+        task_id: str,
+        indexes: Sequence[int],
+        section_of: Callable[[list[int]], Section],
+    ) -> None:
+        self.turn, self.checkpoint_ns, self.checkpoint_id = turn, checkpoint_ns, checkpoint_id
+        self.task_id, self.indexes, self.section_of = task_id, indexes, section_of
+        self.first_blob: int | None = None
+        self.whole = False
+        self.namespace_path = ""
+        self.error: BaseException | None = None
+        self.leads = False
+        self.woken = threading.Event()
+
+
+class Commits:
+    """Commits to the threads of one store. Shared by all savers of a directory in this process."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._queues: dict[str, list[WriteJob]] = {}
+        self._tails: OrderedDict[tuple[str, str], tuple[str, int, Tail]] = OrderedDict()
+
+    # --- turns ---
+
+    def open_turn(
+        self, thread: ThreadFiles, *, fsync: bool, durable: bool = False, base: str = ""
+    ) -> Turn:
+        """Raise the token and hold it; `base` is the checkpoint the turn was pointed at by id.
+
+        Raises:
+            ThreadClosedError: The thread is closed. The token is unchanged.
+        """
+        with thread.ledger.hold() as held:
+            state = advance(held.state, LedgerEvent.OPEN, thread_id=thread.thread_id, base=base)
+            held.write(state)
+            if durable and fsync:
+                held.sync()
+        return Turn(state.token, durable=durable or not fsync)
+
+    def raise_token(self, thread: ThreadFiles, event: LedgerEvent, *, fsync: bool) -> int:
+        """Fence the running turn out and record why; durable on return with `fsync`."""
+        with thread.ledger.hold() as held:
+            state = advance(held.state, event, thread_id=thread.thread_id)
+            held.write_twice(state)
+            if fsync:
+                held.sync()
+            return state.token
+
+    def settle_turn(self, thread: ThreadFiles, turn: Turn) -> None:
+        """End a turn: what it has not written by now is refused. A superseded turn ended before."""
+        with thread.ledger.hold() as held:
+            if held.state.token == turn.token:
+                held.write(advance(held.state, LedgerEvent.CANCEL, thread_id=thread.thread_id))
+
+    # --- checkpoints ---
+
+    def put(
+        self,
+        thread: ThreadFiles,
+        turn: Turn | None,
+        checkpoint_ns: str,
+        checkpoint_id: str,
+        parent_id: str | None,
+        section: Section,
+        *,
+        built_on: tuple[int, int] | None,
+        read_as_latest: bool,
+        fsync: bool,
+    ) -> Committed | None:
+        """Commit a checkpoint.
+
+        Args:
+            thread: The thread.
+            turn: The writer's turn; outside any turn the put opens one of its own.
+            checkpoint_ns: The namespace.
+            checkpoint_id: The checkpoint's id.
+            parent_id: The checkpoint it follows.
+            section: Its body.
+            built_on: Generation and epoch at which the pages it refers to were known to be there.
+            read_as_latest: Whether the writer got the parent's id by asking for the latest.
+            fsync: Whether to wait for the disk.
+
+        Returns:
+            Where it went, or `None` if pages may have been removed since `built_on`: nothing was
+            written, and the section must be built anew.
+
+        Raises:
+            StaleTurnError, ThreadClosedError: See `_turn`. Nothing was written.
+            StorageError: The system refused. Nothing was written.
+        """
+        with thread.ledger.hold() as held:
+            files = thread.namespace(held.state, checkpoint_ns)
+            if turn is not None:
+                self._admit(held, thread, turn, fsync=fsync)
+            else:
+                check_outside_turn(
+                    held.state,
+                    thread_id=thread.thread_id,
+                    named_id=parent_id,
+                    named_exists=parent_id is not None and files.exists(parent_id),
+                    read_as_latest=read_as_latest,
+                    head_id=files.head_id() if read_as_latest else None,
+                )
+            state = held.state
+            if built_on is not None and built_on != (state.generation, state.epoch):
+                return None
+            if turn is None:
+                held.write(advance(state, LedgerEvent.OPEN, thread_id=thread.thread_id))
+                if fsync:
+                    held.sync()
+            if turn is None or checkpoint_ns not in turn.swept:
+                files.sweep()
+                if turn is not None:
+                    turn.swept.add(checkpoint_ns)
+            path, first_blob, tail = files.commit(checkpoint_id, section)
+            self._remember(files, checkpoint_id, path, tail)
+            return Committed(first_blob, state.epoch, state.generation)
+
+    # --- writes ---
+
+    def put_writes(self, thread: ThreadFiles, job: WriteJob, *, fsync: bool) -> None:
+        """Append writes; durable on return with `fsync`. `job.first_blob` is `None` if all were there.
+
+        Raises:
+            StaleTurnError, ThreadClosedError: See `_turn`. Nothing was written.
+            StorageError: The system refused. Nothing was written.
+        """
+        with self._guard:
+            waiting = self._queues.get(thread.path)
+            if waiting is None:
+                self._queues[thread.path] = []
+                job.leads = True
+            else:
+                waiting.append(job)
+        if not job.leads:
+            job.woken.wait()
+        if job.leads:
+            self._lead(thread, job, fsync=fsync)
+        if job.error is not None:
+            raise job.error
+
+    def _lead(self, thread: ThreadFiles, own: WriteJob, *, fsync: bool) -> None:
+        with self._guard:
+            batch = [own, *self._queues[thread.path]]
+            self._queues[thread.path] = []
+        try:
+            self._append(thread, batch, fsync=fsync)
+        except BaseException as error:
+            for job in batch:
+                job.error = job.error or error
+        with self._guard:
+            waiting = self._queues[thread.path]
+            # The next in line leads, so that nobody serves others for ever.
+            if waiting:
+                follower = waiting.pop(0)
+                follower.leads = True
+                follower.woken.set()
+            else:
+                del self._queues[thread.path]
+        for job in batch:
+            if job is not own:
+                job.woken.set()
+
+    def _append(self, thread: ThreadFiles, batch: list[WriteJob], *, fsync: bool) -> None:
+        with thread.ledger.hold() as held:
+            groups: dict[tuple[str, str], list[WriteJob]] = {}
+            for job in batch:
+                try:
+                    self._check_job(held, thread, job, fsync=fsync)
+                except Exception as error:
+                    job.error = error
+                else:
+                    groups.setdefault((job.checkpoint_ns, job.checkpoint_id), []).append(job)
+            for (checkpoint_ns, checkpoint_id), jobs in groups.items():
+                try:
+                    files = thread.namespace(held.state, checkpoint_ns)
+                    self._append_to(files, checkpoint_id, jobs)
+                except Exception as error:
+                    for job in jobs:
+                        job.error = error
+
+    def _check_job(
+        self, held: HeldLedger, thread: ThreadFiles, job: WriteJob, *, fsync: bool
+    ) -> None:
+        if job.turn is not None:
+            self._admit(held, thread, job.turn, fsync=fsync)
+            return
+        files = thread.namespace(held.state, job.checkpoint_ns)
+        check_outside_turn(
+            held.state,
+            thread_id=thread.thread_id,
+            named_id=job.checkpoint_id,
+            named_exists=files.exists(job.checkpoint_id),
+            read_as_latest=False,
+            head_id=None,
+        )
+
+    def _append_to(
+        self, files: NamespaceFiles, checkpoint_id: str, jobs: list[WriteJob]
+    ) -> None:
+        path, tail = self._tail(files, checkpoint_id)
+        sections, seen = [], {task: set(indexes) for task, indexes in tail.seen.items()}
+        number = tail.next_blob
+        for job in jobs:
+            present = seen.setdefault(job.task_id, set())
+            fresh = [
+                position
+                for position, index in enumerate(job.indexes)
+                if index < 0 or index not in present
+            ]
+            if not fresh:
+                continue
+            present.update(job.indexes)
+            section = job.section_of(fresh)
+            job.first_blob, job.namespace_path = number, files.path
+            job.whole = len(fresh) == len(job.indexes) and path.endswith(CHECKPOINT_SUFFIX)
+            number += len(section.blobs)
+            sections.append(section)
+        if sections:
+            self._tails.pop((files.path, checkpoint_id), None)
+            self._remember(files, checkpoint_id, path, files.append(path, tail, sections))
+
+    def _tail(self, files: NamespaceFiles, checkpoint_id: str) -> tuple[str, Tail]:
+        with self._guard:
+            remembered = self._tails.get((files.path, checkpoint_id))
+        if remembered is not None:
+            path, inode, tail = remembered
+            try:
+                status = os.stat(path)
+            except OSError:
+                status = None
+            if status is not None and (status.st_ino, status.st_size) == (inode, tail.end):
+                return path, tail
+        return files.tail(checkpoint_id)
+
+    def _remember(self, files: NamespaceFiles, checkpoint_id: str, path: str, tail: Tail) -> None:
+        if not path.endswith(CHECKPOINT_SUFFIX):
+            return
+        try:
+            inode = os.stat(path).st_ino
+        except OSError:
+            return
+        with self._guard:
+            self._tails[files.path, checkpoint_id] = (path, inode, tail)
+            self._tails.move_to_end((files.path, checkpoint_id))
+            while len(self._tails) > TAILS_LIMIT:
+                self._tails.popitem(last=False)
+
+    @staticmethod
+    def _admit(held: HeldLedger, thread: ThreadFiles, turn: Turn, *, fsync: bool) -> None:
+        state = held.state
+        check_current(state, turn.token, thread_id=thread.thread_id)
+        if turn.token > state.token:
+            # The ledger was replaced by an older copy. Tokens still only grow.
+            held.write(state._replace(token=turn.token))
+            turn.durable = False
+        if fsync and not turn.durable:
+            held.sync()
+        turn.durable = True

@@ -1,0 +1,401 @@
+"""Durable files: replace, append, lock, list. Bytes only; what they mean is decided elsewhere.
+
+Every system call goes through this module's `os`, `fcntl` and `msvcrt`, so that tests can make each
+of them fail and can run the macOS and Windows branches anywhere. Whatever the system refuses surfaces
+as `StorageError` with the errno and the path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Final
+
+from .errors import StorageError
+
+fcntl: ModuleType | None
+msvcrt: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows
+    fcntl = None
+try:
+    import msvcrt
+except ImportError:
+    msvcrt = None
+
+platform: str = sys.platform
+
+DIRECTORY_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+#: On Windows another process that has a file open makes renames and opens fail for a moment.
+SHARING_RETRIES: Final = 50
+SHARING_PAUSE: Final = 0.01
+_BINARY: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+@contextlib.contextmanager
+def _reported(path: str) -> Iterator[None]:
+    try:
+        yield
+    except StorageError:
+        raise
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def storage_error(error: OSError, path: str) -> StorageError:
+    """The typed error for what the system refused."""
+    code = error.errno if error.errno is not None else errno.EIO
+    return StorageError(code, error.strerror or str(error), path)
+
+
+def read_file(path: str) -> bytes | None:
+    """All bytes of a file, or `None` if there is none."""
+    try:
+        fd = _open(path, os.O_RDONLY | _BINARY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise storage_error(error, path) from error
+    with _reported(path):
+        try:
+            return _read_all(fd)
+        finally:
+            os.close(fd)
+
+
+def _read_all(fd: int) -> bytes:
+    size = os.fstat(fd).st_size
+    data = os.read(fd, size + 1)
+    if len(data) <= size and len(data) == size:
+        return data
+    chunks = [data]
+    while chunk := os.read(fd, 1 << 20):
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def list_directory(path: str) -> list[str]:
+    """The names in a directory; empty if there is no such directory."""
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def check_directory(path: str) -> None:
+    """Fail where a path is something else than a directory; it need not exist."""
+    with _reported(path):
+        try:
+            mode = os.stat(path).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, "is a file, not a directory", path)
+
+
+def make_directory(path: str, *, fsync: bool) -> bool:
+    """Make a directory and its missing parents; durable on return if `fsync`.
+
+    Returns:
+        Whether it had to be made.
+    """
+    with _reported(path):
+        if os.path.isdir(path):
+            return False
+        parent = os.path.dirname(path)
+        if parent and parent != path:
+            make_directory(parent, fsync=fsync)
+        try:
+            os.mkdir(path, DIRECTORY_MODE)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise NotADirectoryError(errno.ENOTDIR, "is a file, not a directory", path) from None
+            return False
+        if fsync:
+            sync_directory(parent or os.curdir)
+        return True
+
+
+def replace_file(path: str, data: bytes, *, temporary: str, fsync: bool) -> None:
+    """Put `data` at `path` in one step: a reader sees the old bytes or the new, never a mixture.
+
+    With `fsync` the new bytes and their name survive power loss on return. If any step fails, the
+    old file is as it was and the temporary file is gone.
+
+    Args:
+        path: The file.
+        data: All its bytes.
+        temporary: A name, in the same directory, that no other writer uses.
+        fsync: Whether to wait for the disk.
+    """
+    with _reported(path):
+        fd = _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, FILE_MODE)
+        try:
+            try:
+                _write_all(fd, data)
+                if fsync:
+                    sync_file(fd)
+            finally:
+                os.close(fd)
+            _retried(lambda: os.replace(temporary, path))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+        if fsync:
+            sync_directory(os.path.dirname(path))
+
+
+def append_file(path: str, data: bytes, *, at: int, fsync: bool) -> None:
+    """Write `data` at offset `at`, which becomes the end of what the file held before.
+
+    What lay behind `at` is a torn tail and goes. With `fsync` the bytes survive power loss on return.
+    If a step fails, the file is cut back to `at`.
+    """
+    with _reported(path):
+        fd = _open(path, os.O_RDWR | _BINARY)
+        try:
+            if os.fstat(fd).st_size > at:
+                os.ftruncate(fd, at)
+            try:
+                os.lseek(fd, at, os.SEEK_SET)
+                _write_all(fd, data)
+                if fsync:
+                    sync_file(fd)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, at)
+                raise
+        finally:
+            os.close(fd)
+
+
+def copy_file(source: str, target: str, *, fsync: bool) -> None:
+    """Copy a file's bytes as they are now; a source that is gone meanwhile is passed over.
+
+    The caller syncs the directory.
+    """
+    data = read_file(source)
+    if data is None:
+        return
+    with _reported(target):
+        fd = _open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, FILE_MODE)
+        try:
+            _write_all(fd, data)
+            if fsync:
+                sync_file(fd)
+        finally:
+            os.close(fd)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file; it is fine if it is gone already."""
+    with _reported(path):
+        try:
+            _retried(lambda: os.unlink(path))
+        except FileNotFoundError:
+            return
+
+
+def remove_tree(path: str) -> None:
+    """Remove a directory with everything in it; it is fine if it is gone already."""
+    with _reported(path):
+        try:
+            entries = list(os.scandir(path))
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                remove_tree(entry.path)
+            else:
+                remove_file(entry.path)
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(path)
+
+
+def remove_empty_directory(path: str) -> None:
+    """Remove a directory if nothing is in it."""
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+
+
+def sync_file(fd: int) -> None:
+    """Wait until a file's bytes and length are on the disk."""
+    full_sync = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is not None and fcntl is not None:
+        # On macOS fsync only reaches the drive's cache. Not every file system knows the full one.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, full_sync)
+            return
+        os.fsync(fd)
+    elif hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:
+        os.fsync(fd)
+
+
+def sync_directory(path: str) -> None:
+    """Wait until a directory's entries are on the disk. Windows does that with the rename."""
+    if platform == "win32":
+        return
+    with _reported(path):
+        fd = os.open(path, os.O_RDONLY | _BINARY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+class LockedFile:
+    """A small file that is locked against other threads and processes while this is entered.
+
+    The lock belongs to the open file, so it vanishes with the process that holds it, however that
+    process ends. Threads of one process queue on an ordinary lock first.
+    """
+
+    def __init__(self, path: str, *, create: bool) -> None:
+        self._path = path
+        self._flags = os.O_RDWR | _BINARY | (os.O_CREAT if create else 0)
+        self._local = _local_lock(path)
+        self.fd = -1
+
+    def __enter__(self) -> LockedFile:
+        self._local.acquire()
+        try:
+            with _reported(self._path):
+                self.fd = _open(self._path, self._flags, FILE_MODE)
+                try:
+                    _lock(self.fd)
+                except BaseException:
+                    os.close(self.fd)
+                    raise
+        except BaseException:
+            self._local.release()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        try:
+            if fcntl is None:
+                _unlock(self.fd)
+            os.close(self.fd)  # closing is what unlocks: no other descriptor shares the open file
+        finally:
+            self._local.release()
+
+    def read(self) -> bytes:
+        """All bytes of the file."""
+        with _reported(self._path):
+            os.lseek(self.fd, 0, os.SEEK_SET)
+            return _read_all(self.fd)
+
+    def write(self, data: bytes, *, at: int) -> None:
+        """Write in place. Not durable before `sync`."""
+        with _reported(self._path):
+            os.lseek(self.fd, at, os.SEEK_SET)
+            _write_all(self.fd, data)
+
+    def sync(self) -> None:
+        """Wait until the bytes are on the disk."""
+        with _reported(self._path):
+            sync_file(self.fd)
+
+
+def _open(path: str, flags: int, mode: int = FILE_MODE) -> int:
+    if platform == "win32":
+        fd: int = _retried(lambda: os.open(path, flags, mode))
+        return fd
+    return os.open(path, flags, mode)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    written = os.write(fd, data)
+    while written < len(data):
+        step = os.write(fd, data[written:])
+        if step == 0:
+            raise OSError(errno.ENOSPC, "the system wrote nothing")
+        written += step
+
+
+def _retried(call):  # type: ignore[no-untyped-def]
+    """Run `call`; on Windows wait out another process that has the file open."""
+    for _ in range(SHARING_RETRIES if platform == "win32" else 0):
+        try:
+            return call()
+        except PermissionError:
+            time.sleep(SHARING_PAUSE)
+    return call()
+
+
+def _lock(fd: int) -> None:
+    if fcntl is not None:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        return
+    assert msvcrt is not None
+    while True:
+        os.lseek(fd, _LOCK_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(fd, msvcrt.LK_LOCK, 1)  # gives up after ten seconds
+            return
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EDEADLK):
+                raise
+
+
+def _unlock(fd: int) -> None:
+    if msvcrt is not None:
+        os.lseek(fd, _LOCK_BYTE, os.SEEK_SET)
+        msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
+
+
+#: Windows locks bytes, and a locked byte cannot be read by others: this one is never used.
+_LOCK_BYTE: Final = 0x7FFF0000
+
+
+class _LocalLock:
+    """A lock among the threads of this process; a class of its own so that it can be weakly held."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def acquire(self) -> None:
+        self._lock.acquire()
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+_local_locks: weakref.WeakValueDictionary[str, _LocalLock] = weakref.WeakValueDictionary()
+_local_locks_guard = threading.Lock()
+
+
+def _local_lock(path: str) -> _LocalLock:
+    with _local_locks_guard:
+        lock = _local_locks.get(path)
+        if lock is None:
+            lock = _local_locks[path] = _LocalLock()
+        return lock
+
+
+def _forget_local_locks() -> None:
+    # A thread that held one of them does not exist in a forked child, so nobody would release it.
+    global _local_locks_guard
+    _local_locks_guard = threading.Lock()
+    _local_locks.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_local_locks)

@@ -1,0 +1,129 @@
+"""The ledger of one thread: a small file with its turn token and its tombstone, and the lock on it.
+
+The file outlives everything else of the thread, so a token never repeats. Which change is allowed is
+decided in `_turn`; here it is read, locked and written.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from . import _files
+from ._layout import generation_of
+from ._records import (
+    LEDGER_ID_OFFSET,
+    SLOT_SIZE,
+    Slot,
+    encode_ledger_id,
+    encode_slot,
+    parse_ledger_id,
+    parse_slots,
+)
+from ._turn import LedgerState
+from .errors import DamageWarning
+
+LEDGER_NAME: Final = "turn"
+#: How far tokens jump where the ledger is gone and only the files' tokens are left to go by.
+LOST_LEDGER_JUMP: Final = 1 << 20
+
+
+class HeldLedger:
+    """The ledger of a thread while its lock is held."""
+
+    def __init__(self, file: _files.LockedFile, slot: Slot) -> None:
+        self._file, self._slot = file, slot
+
+    @property
+    def state(self) -> LedgerState:
+        """What the ledger says; nobody else can change it meanwhile."""
+        return self._slot.state
+
+    def write(self, state: LedgerState) -> None:
+        """Replace the state. It survives a killed process now, and power loss after `sync`.
+
+        The older of two slots is overwritten, so a crash in between leaves the newer one.
+        """
+        slot = Slot(self._slot.serial + 1, state)
+        self._file.write(encode_slot(slot), at=(slot.serial % 2) * SLOT_SIZE)
+        self._slot = slot
+
+    def write_twice(self, state: LedgerState) -> None:
+        """Replace the state in both slots: a tombstone must outlive one damaged slot, too."""
+        self.write(state)
+        self.write(state)
+
+    def sync(self) -> None:
+        """Wait until the state is on the disk."""
+        self._file.sync()
+
+
+class Ledger:
+    """The ledger of one thread, by its directory."""
+
+    def __init__(self, directory: str, thread_id: str | None, *, fsync: bool) -> None:
+        self.path = os.path.join(directory, LEDGER_NAME)
+        self._directory, self._thread_id, self._fsync = directory, thread_id, fsync
+
+    def read(self) -> LedgerState | None:
+        """What the ledger says, without a lock; `None` where the thread was never written to."""
+        data = _files.read_file(self.path)
+        if data is None and not self._generations():
+            return None
+        slot, doubtful = parse_slots(data or b"")
+        if doubtful or slot is None:
+            # Another process may be in the middle of its write; nobody is, once we hold the lock.
+            with self.hold() as held:
+                return held.state
+        return slot.state
+
+    def thread_id(self) -> str | None:
+        """The thread id the ledger spells out, or `None` where it cannot be read."""
+        data = _files.read_file(self.path)
+        return None if data is None else parse_ledger_id(data)
+
+    @contextmanager
+    def hold(self) -> Iterator[HeldLedger]:
+        """Lock the thread against every other process and thread; makes the ledger if needed."""
+        _files.make_directory(self._directory, fsync=self._fsync)
+        with _files.LockedFile(self.path, create=True) as file:
+            data = file.read()
+            slot, doubtful = parse_slots(data)
+            held = HeldLedger(file, slot or Slot(0, LedgerState()))
+            if slot is None:
+                self._initialize(held, file, lost=any(data) or bool(self._generations()))
+            elif doubtful:
+                # Each write goes to the other slot, so the damaged one is at most one turn ahead.
+                state = slot.state
+                state = state._replace(token=state.token + 1, epoch=state.epoch + 1)
+                held = HeldLedger(file, slot._replace(state=state))
+            elif self._thread_id is not None and parse_ledger_id(data) is None:
+                file.write(encode_ledger_id(self._thread_id), at=LEDGER_ID_OFFSET)
+            yield held
+
+    def _initialize(self, held: HeldLedger, file: _files.LockedFile, *, lost: bool) -> None:
+        state = LedgerState()
+        if lost:
+            warnings.warn(
+                f"{self.path}: the ledger is damaged or gone; turn tokens jump ahead",
+                DamageWarning,
+                stacklevel=5,
+            )
+            # Random bits keep two recoveries apart, and no thread ever sees 2**20 turns between two
+            # writes of a running process, so every token handed out before is below the new one.
+            jump = LOST_LEDGER_JUMP * (1 + int.from_bytes(os.urandom(4), "big"))
+            state = LedgerState(jump, max(self._generations(), default=1), jump)
+        if self._thread_id is not None:
+            file.write(encode_ledger_id(self._thread_id), at=LEDGER_ID_OFFSET)
+        held.write_twice(state)
+        if self._fsync:
+            held.sync()
+            _files.sync_directory(self._directory)
+
+    def _generations(self) -> list[int]:
+        names = _files.list_directory(self._directory)
+        found = [generation_of(name) for name in names]
+        return [generation for generation in found if generation is not None]

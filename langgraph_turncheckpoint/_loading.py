@@ -1,0 +1,261 @@
+"""From a checkpoint's file to what LangGraph gets: heads, values, writes, and what the next save may share.
+It reads; nothing is written and no turn is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import ormsgpack
+from langgraph.checkpoint.base import PendingWrite, writes_sort_key
+
+from ._checkpoint_files import NamespaceFiles
+from ._records import (
+    WRITES,
+    BlobRef,
+    Image,
+    MalformedError,
+    Sealed,
+    Section,
+    pack_id,
+    unpack_id,
+)
+from ._serde import ValueCodec
+from ._sharing import INLINE, INLINE_SEALED, Decoder, Encoder, Known, Node, Shape
+from .errors import DamagedCheckpointError, UnserializableValueError
+
+
+class Head(NamedTuple):
+    """What the head of a checkpoint says, before any value is decoded."""
+
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    channels: dict[str, Node]
+
+
+def encode_inline(codec: ValueCodec, name: str, value: Any) -> Node:
+    """A node that holds a whole value in the head, whatever its size.
+
+    Raises:
+        UnserializableValueError: The serde cannot write it; the error names where.
+    """
+    try:
+        page = codec.page([value])
+    except UnserializableValueError:
+        raise codec.explain(name, value) from None
+    if codec.is_plain(page):
+        return [INLINE, value]
+    return [INLINE_SEALED, *codec.seal_page(page, [value])]
+
+
+def encode_values(
+    codec: ValueCodec, encoder: Encoder, values: Mapping[str, Any]
+) -> tuple[dict[str, Node], dict[str, Shape | None]]:
+    """Nodes and shapes of channel values.
+
+    Raises:
+        UnserializableValueError: The serde cannot write one; the error names channel and path.
+    """
+    nodes, shapes = {}, {}
+    for channel, value in values.items():
+        try:
+            nodes[channel], shapes[channel] = encoder.encode(value, channel)
+        except UnserializableValueError:
+            raise codec.explain(channel, value) from None
+    return nodes, shapes
+
+
+class LoadedFile:
+    """One checkpoint's file, decoded on demand.
+
+    Args:
+        codec: Decodes values.
+        files: The namespace, for pages in other files.
+        checkpoint_id: The checkpoint.
+        image: Its parsed file.
+        images: Files already read, by checkpoint id; shared between loads of one call.
+    """
+
+    def __init__(
+        self,
+        codec: ValueCodec,
+        files: NamespaceFiles,
+        checkpoint_id: str,
+        image: Image,
+        images: dict[str, Image] | None = None,
+    ) -> None:
+        self._codec, self._files, self.checkpoint_id, self.image = codec, files, checkpoint_id, image
+        self._images = {} if images is None else images
+        self._images[checkpoint_id] = image
+
+    @property
+    def path(self) -> str:
+        """The file, for messages."""
+        return self._files.file(self.checkpoint_id)
+
+    @property
+    def parent_id(self) -> str | None:
+        """The parent checkpoint's id."""
+        return unpack_id(self.image.body.fields[2])
+
+    @property
+    def token(self) -> int:
+        """The token of the turn that wrote it."""
+        return int(self.image.body.fields[3])
+
+    def head(self) -> Head:
+        """What the head says.
+
+        Raises:
+            DamagedCheckpointError: It makes no sense.
+            RefusedValueError: It must not be loaded.
+        """
+        body = self.image.body
+        try:
+            checkpoint, metadata, channels = ormsgpack.unpackb(self._codec.open(body.head))
+            decoder = self._decoder(body, learn=False)
+            return Head(decoder.decode(checkpoint)[0], decoder.decode(metadata)[0], channels)
+        except (ValueError, TypeError, MalformedError) as error:
+            raise self._damaged(error) from error
+
+    def values(self, head: Head, known: Known | None = None) -> dict[str, Any]:
+        """The channel values; `known` takes in what the next save may share.
+
+        Raises:
+            DamagedCheckpointError: A page is damaged or missing.
+            RefusedValueError: A value must not be loaded.
+        """
+        decoder = self._decoder(self.image.body, learn=known is not None)
+        values = {}
+        for channel, node in head.channels.items():
+            values[channel], shape = self._decoded(decoder, node)
+            if known is not None:
+                known.add(channel, shape)
+        return values
+
+    def value(self, head: Head, channel: str) -> Any:
+        """One channel's value."""
+        return self._decoded(self._decoder(self.image.body, learn=False), head.channels[channel])[0]
+
+    def writes(
+        self, channels: set[str] | None = None, known: Known | None = None
+    ) -> list[PendingWrite]:
+        """The writes made on the checkpoint, in LangGraph's order; only to `channels` if given."""
+        found: dict[tuple[str, int], tuple[str, str, tuple[Decoder, Node]]] = {}
+        for kind, section in self.image.records:
+            if kind == WRITES:
+                self._add_writes(section, found, learn=known is not None)
+        writes = []
+        order = sorted(found, key=lambda key: writes_sort_key(found[key][0], *key))
+        for task_id, index in order:
+            _, channel, (decoder, node) = found[task_id, index]
+            if channels is None or channel in channels:
+                value, shape = self._decoded(decoder, node)
+                if known is not None:
+                    known.add_pages(shape)
+                writes.append((task_id, channel, value))
+        return writes
+
+    def _add_writes(
+        self,
+        section: Section,
+        found: dict[tuple[str, int], tuple[str, str, tuple[Decoder, Node]]],
+        *,
+        learn: bool,
+    ) -> None:
+        task_id = unpack_id(section.fields[0]) or ""
+        try:
+            task_path, entries = ormsgpack.unpackb(self._codec.open(section.head))
+            decoder = self._decoder(section, learn=learn)
+            for index, channel, node in entries:
+                if index < 0 or (task_id, index) not in found:
+                    found[task_id, index] = (task_path, channel, (decoder, node))
+        except (ValueError, TypeError) as error:
+            raise self._damaged(error) from error
+
+    def _decoder(self, section: Section, *, learn: bool) -> Decoder:
+        own = BlobRef(self.checkpoint_id, section.first_blob)
+        return Decoder(self._codec, self._fetch, own, section.refs, learn=learn)
+
+    def _decoded(self, decoder: Decoder, node: Node) -> tuple[Any, Shape | None]:
+        try:
+            return decoder.decode(node)
+        except MalformedError as error:
+            raise self._damaged(error) from error
+
+    def _fetch(self, ref: BlobRef) -> Sealed:
+        image = self._images.get(ref.checkpoint_id)
+        if image is None:
+            image = self._images[ref.checkpoint_id] = self._files.read_pages(ref.checkpoint_id)
+        blob = image.blobs.get(ref.number)
+        if blob is None:
+            path = self._files.file(ref.checkpoint_id)
+            raise DamagedCheckpointError(path, f"page {ref.number} is missing")
+        return blob
+
+    def _damaged(self, error: Exception) -> DamagedCheckpointError:
+        return DamagedCheckpointError(self.path, f"its contents make no sense: {error}")
+
+
+def encode_checkpoint(
+    codec: ValueCodec,
+    encoder: Encoder,
+    fields: list[Any],
+    checkpoint: Mapping[str, Any],
+    metadata: Mapping[str, Any],
+) -> tuple[Section, dict[str, Shape | None]]:
+    """The body of a checkpoint's file and the shapes of its channels.
+
+    Raises:
+        UnserializableValueError: The serde cannot write a value.
+    """
+    rest = {key: value for key, value in checkpoint.items() if key != "channel_values"}
+    channels, shapes = encode_values(codec, encoder, checkpoint["channel_values"])
+    head = [
+        encode_inline(codec, "checkpoint", rest),
+        encode_inline(codec, "metadata", dict(metadata)),
+        channels,
+    ]
+    sealed = codec.seal(_packed_head(head))
+    return Section(fields, 0, encoder.refs, sealed, encoder.blobs), shapes
+
+
+def encode_writes(
+    codec: ValueCodec, encoder: Encoder, task_path: str, entries: list[list[Any]]
+) -> tuple[Sealed, list[Shape | None]]:
+    """The head of a writes record: `entries` are `[index, channel, value]`.
+
+    Raises:
+        UnserializableValueError: The serde cannot write a value.
+    """
+    encoded, shapes = [], []
+    for index, channel, value in entries:
+        try:
+            node, shape = encoder.encode(value)
+        except UnserializableValueError:
+            raise codec.explain(channel, value) from None
+        encoded.append([index, channel, node])
+        shapes.append(shape)
+    return codec.seal(_packed_head([task_path, encoded])), shapes
+
+
+def _packed_head(head: list[Any]) -> bytes:
+    try:
+        return ormsgpack.packb(head)
+    except (TypeError, ValueError) as error:
+        raise UnserializableValueError("checkpoint", "", f"a name or id: {error}") from error
+
+
+def writes_fields(task_id: str, indexes: list[int], token: int) -> list[Any]:
+    """The clear fields of a writes record."""
+    return [pack_id(task_id), indexes, token]
+
+
+def checkpoint_fields(
+    checkpoint_id: str, checkpoint_ns: str, parent_id: str | None, token: int
+) -> list[Any]:
+    """The clear fields of a checkpoint's body."""
+    return [pack_id(checkpoint_id), pack_id(checkpoint_ns), pack_id(parent_id), token]
+
+

@@ -1,0 +1,328 @@
+"""How values become stored bytes, and which stored bytes may become values. All knowledge of LangGraph's
+serializers is here; where the bytes go is not.
+
+Plain data and messages are packed directly, anything else by the serde. With an encrypting serde both are
+encrypted. A custom serde does all of it itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import importlib
+import ipaddress
+import pathlib
+import secrets
+import uuid
+import warnings
+import zoneinfo
+from collections import deque
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, Final
+
+import ormsgpack
+from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.types import SendProtocol, _DeltaSnapshot
+from langgraph.store.base import Item
+from xxhash import xxh3_128_digest
+
+from ._messages import STRICT, pack_messages, unpack_messages
+from ._records import Sealed
+from ._sharing import Page
+from .errors import LossyTextWarning, RefusedValueError, UnresolvedTypeWarning, UnserializableValueError
+
+#: Fingerprints never leave the process; a random seed keeps anyone from preparing a collision.
+_SEED: Final = secrets.randbits(60) << 2
+
+MESSAGES, PLAIN, SERDE, CUSTOM = "m", "p", "s:", "c:"
+#: Stands between how a page was packed and the tag under which the serde encrypted it.
+SEALED: Final = "|"
+
+_PROBE: Final = b"\x00turncheckpoint\xff"
+
+
+class ValueCodec:
+    """Packs pages of values for one serde.
+
+    Args:
+        serde: Any LangGraph serializer.
+    """
+
+    def __init__(self, serde: SerializerProtocol) -> None:
+        self._serde = serde
+        inner = serde.serde if type(serde) is EncryptedSerializer else serde
+        self._stock = inner if _is_stock(inner) else None
+        self._encrypts = type(serde) is EncryptedSerializer
+        self._seals = self._encrypts or (self._stock is None and _keeps_bytes(serde))
+
+    # --- the head of a section ---
+
+    def seal(self, data: bytes) -> Sealed:
+        """The stored form of bytes that nobody without the key may read."""
+        return Sealed(*self._serde.dumps_typed(data)) if self._seals else Sealed("", data)
+
+    def open(self, sealed: Sealed) -> bytes | memoryview:
+        """The bytes again.
+
+        Raises:
+            RefusedValueError: They are plain where the serde encrypts, or the other way round.
+        """
+        self._check_sealed(sealed.tag)
+        if not self._seals:
+            return sealed.data
+        data = self._loaded(self._serde, sealed.tag, sealed.data)
+        if not isinstance(data, (bytes, bytearray)):
+            raise RefusedValueError("a section", "the serde did not give bytes")
+        return bytes(data)
+
+    def _check_sealed(self, tag: str) -> None:
+        if self._encrypts and "+" not in tag:
+            raise RefusedValueError("plaintext", "this saver encrypts everything it stores")
+        if not self._seals and tag:
+            raise RefusedValueError("encrypted data", "pass the serde that it was written with")
+
+    # --- pages ---
+
+    def fast_page(self, items: list[Any]) -> Page | None:
+        """Pack items that need no serializer; `None` for anything else."""
+        plain = pack_messages(items)
+        if plain is not None:
+            return Page(xxh3_128_digest(plain, _SEED), len(plain), plain, MESSAGES)
+        try:
+            plain = ormsgpack.packb(items, None, STRICT)
+        except (TypeError, ValueError):
+            return None
+        return Page(xxh3_128_digest(plain, _SEED + 1), len(plain), plain, PLAIN)
+
+    def page(self, items: list[Any]) -> Page:
+        """Pack any items.
+
+        Raises:
+            UnserializableValueError: The serde cannot; channel and path are filled in by `explain`.
+        """
+        return self.fast_page(items) or self._serde_page(items)
+
+    def _serde_page(self, items: list[Any]) -> Page:
+        tag, data = self._dumped(items)
+        return Page(xxh3_128_digest(data, _SEED + 2), len(data), data, SERDE + tag)
+
+    def _dumped(self, items: list[Any]) -> tuple[str, bytes]:
+        serde = self._stock or self._serde
+        try:
+            tag, data = serde.dumps_typed(items)
+        except Exception as error:
+            raise UnserializableValueError("", "", _reason(error)) from error
+        if self._stock is not None:
+            if tag != "msgpack":
+                raise UnserializableValueError("", "", f"the serde would store it as {tag}")
+            if b"?" in data and any(map(_has_surrogate, _texts(items))):
+                warnings.warn(
+                    "a text holds a lone surrogate, which the serde replaces with '?'",
+                    LossyTextWarning,
+                    stacklevel=2,
+                )
+        return tag, data
+
+    def seal_page(self, page: Page, items: list[Any]) -> Sealed:
+        """What to store for a page."""
+        if self._stock is None:
+            tag, data = self._dumped(items)
+            return Sealed(CUSTOM + tag, data)
+        if not self._encrypts:
+            return Sealed(page.tag, page.plain)
+        tag, data = self._serde.dumps_typed(page.plain)
+        return Sealed(page.tag + SEALED + tag, data)
+
+    def open_page(self, sealed: Sealed, *, learn: bool) -> tuple[list[Any], Page | None]:
+        """The items of a stored page; with `learn` also the page that packing them would give.
+
+        Raises:
+            RefusedValueError: The bytes ask for what loading must never do.
+            ValueError: They are no page.
+        """
+        tag, data = sealed
+        if self._stock is None:
+            if not tag.startswith(CUSTOM):
+                raise RefusedValueError(f"a page tagged {tag!r}", "the saver's serde did not write it")
+            items = self._loaded(self._serde, tag.removeprefix(CUSTOM), data)
+            return items, self.page(items) if learn else None
+        tag, sealed_by, sealed_tag = tag.partition(SEALED)
+        self._check_sealed(sealed_tag)
+        if sealed_by:
+            data = self.open(Sealed(sealed_tag, data))
+        if tag == MESSAGES:
+            items, seed = list(unpack_messages(data)), _SEED
+        elif tag == PLAIN:
+            items, seed = ormsgpack.unpackb(data), _SEED + 1
+        elif tag == SERDE + "msgpack":
+            data = bytes(data)
+            if getattr(self._stock, "_allowed_msgpack_modules", True) is True:
+                check_payload(data)
+            items, seed = self._loaded(self._stock, "msgpack", data), _SEED + 2
+        else:
+            raise RefusedValueError(f"a page tagged {tag!r}", "only msgpack is ever loaded")
+        if type(items) is not list:
+            raise ValueError("not a page")
+        page = Page(xxh3_128_digest(data, seed), len(data), b"", tag) if learn else None
+        return items, page
+
+    @staticmethod
+    def _loaded(serde: SerializerProtocol, tag: str, data: bytes | memoryview) -> Any:
+        try:
+            return serde.loads_typed((tag, bytes(data)))
+        except Exception as error:
+            raise RefusedValueError(f"a value tagged {tag!r}", _reason(error)) from error
+
+    def is_plain(self, page: Page) -> bool:
+        """Whether the items may be stored in the head as they are."""
+        return page.tag == PLAIN and self._stock is not None
+
+    def unwrap(self, value: object) -> tuple[str, Any] | None:
+        """The name and the content of a wrapper whose content is worth sharing."""
+        if type(value) is _DeltaSnapshot:
+            return "delta_snapshot", value.value
+        if type(value) is bytearray:
+            return "bytearray", bytes(value)  # packed directly it would come back as bytes
+        return None
+
+    def wrap(self, name: str, value: Any) -> Any:
+        """The wrapper again."""
+        return _DeltaSnapshot(value) if name == "delta_snapshot" else bytearray(value)
+
+    def explain(self, channel: str, value: Any) -> UnserializableValueError:
+        """The error for a value that cannot be stored, with the path to what is to blame."""
+        path, reason = "", "it cannot be serialized"
+        while True:
+            for step, part in [("", value), *_parts(value)]:
+                try:
+                    self.page([part])
+                except UnserializableValueError as error:
+                    reason = error.reason
+                    if step:
+                        path, value = path + step, part
+                        break
+                    continue
+                if not step:
+                    return UnserializableValueError(channel, path, reason)
+            else:
+                return UnserializableValueError(channel, path, reason)
+
+
+def _is_stock(serde: SerializerProtocol) -> bool:
+    return type(serde) is JsonPlusSerializer and not getattr(serde, "_custom_unpack_ext_hook", False)
+
+
+def _keeps_bytes(serde: SerializerProtocol) -> bool:
+    try:
+        return bool(serde.loads_typed(serde.dumps_typed(_PROBE)) == _PROBE)
+    except Exception:
+        return False
+
+
+def _reason(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return f"{type(cause).__name__}: {cause}"
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, content in value.items():
+            yield f"[{key!r}]", content
+    elif isinstance(value, (list, tuple, set, frozenset, deque)):
+        for position, content in enumerate(value):
+            yield f"[{position}]", content
+    elif hasattr(value, "__dict__") and not isinstance(value, type):
+        for key, content in vars(value).items():
+            yield f".{key}", content
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield f".{field.name}", getattr(value, field.name)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+        return
+    if isinstance(value, dict):
+        for key in value:
+            yield from _texts(key)
+    for _, part in _parts(value):
+        yield from _texts(part)
+
+
+def _has_surrogate(text: str) -> bool:
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+# --- what a payload may name ---
+
+_DELTA_SNAPSHOT_CODE: Final = 7
+_CONSTRUCTOR_CODES: Final = frozenset({0, 1, 2, 4, 5})
+#: What JsonPlusSerializer asks an object for before it stores its class.
+_DATA_METHODS: Final = ("model_dump", "get_secret_value", "dict", "_asdict")
+_DATA_CLASSES: Final = (
+    Enum, set, frozenset, deque, Item, pathlib.PurePath, uuid.UUID, decimal.Decimal,
+    datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, zoneinfo.ZoneInfo,
+    ipaddress.IPv4Address, ipaddress.IPv4Network, ipaddress.IPv6Address, ipaddress.IPv6Network,
+)  # fmt: skip
+
+
+def check_payload(data: bytes) -> None:
+    """Refuse a msgpack payload that names anything but a class of data.
+
+    By default LangGraph's serializer calls whatever importable name a payload gives it. A payload it
+    wrote itself only ever names classes it knows how to take apart, so nothing else is let through.
+
+    Raises:
+        RefusedValueError: The payload names a function, or a class that holds no data.
+    """
+
+    def hook(code: int, packed: bytes) -> None:
+        named = ormsgpack.unpackb(packed, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
+        if code in _CONSTRUCTOR_CODES:
+            _check_named(named)
+
+    ormsgpack.unpackb(data, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def _check_named(named: Any) -> None:
+    if type(named) is not list or len(named) < 3 or not all(type(n) is str for n in named[:2]):
+        raise RefusedValueError("a payload", "it names no class")
+    module, name = named[:2]
+    if (module, name) in SAFE_MSGPACK_TYPES:
+        return
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception:
+        warnings.warn(
+            f"{module}.{name} cannot be found any more; its stored data is returned instead",
+            UnresolvedTypeWarning,
+            stacklevel=2,
+        )
+        return
+    if not isinstance(found, type) or not _holds_data(found):
+        raise RefusedValueError(f"{module}.{name}", "it is not a class of data")
+
+
+def _holds_data(cls: type) -> bool:
+    if issubclass(cls, _DATA_CLASSES) or dataclasses.is_dataclass(cls):
+        return True
+    if any(callable(getattr(cls, method, None)) for method in _DATA_METHODS):
+        return True
+    try:
+        return issubclass(cls, SendProtocol)
+    except TypeError:
+        return cls.__name__ == "Send" and cls.__module__ == "langgraph.types"
+
+

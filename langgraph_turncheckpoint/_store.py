@@ -1,0 +1,627 @@
+"""Every operation of the saver, written once and blocking, by thread id and namespace. LangGraph's configs
+stay in `saver`; how a run's turn is found is `_runs`' business.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import threading
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from . import _files
+from ._checkpoint_files import NamespaceFiles
+from ._collect import remove_checkpoints
+from ._commits import Turn, WriteJob
+from ._layout import checkpoint_stem
+from ._loading import (
+    Head,
+    LoadedFile,
+    checkpoint_fields,
+    encode_checkpoint,
+    encode_writes,
+    writes_fields,
+)
+from ._records import Image, Section
+from ._serde import ValueCodec
+from ._shared import shared_state
+from ._sharing import Encoder, Known
+from ._thread_files import ThreadFiles, thread_ids
+from ._turn import LedgerEvent, LedgerState, advance
+from .errors import (
+    DamagedCheckpointError,
+    DamageWarning,
+    InvalidIdError,
+    RefusedValueError,
+    StorageError,
+    UnknownFormatError,
+)
+
+#: Pages whose fingerprints are remembered between saves, over all threads of a saver; about 300 bytes each.
+KNOWN_PAGES_LIMIT: Final = 50_000
+
+#: How often a put is built anew when pages are removed under it, before it stops sharing any.
+SHARING_ATTEMPTS: Final = 3
+
+
+class Loaded(NamedTuple):
+    """A checkpoint as it is read."""
+
+    checkpoint_ns: str
+    checkpoint_id: str
+    parent_id: str | None
+    checkpoint: dict[str, Any]
+    metadata: dict[str, Any]
+    writes: list[PendingWrite]
+
+
+class Stats(NamedTuple):
+    """What a store holds.
+
+    Attributes:
+        threads: Threads that hold at least one checkpoint.
+        checkpoints: Checkpoints over all threads and namespaces.
+        files: All files, ledgers and tombstones included.
+        size_bytes: Their length together.
+    """
+
+    threads: int
+    checkpoints: int
+    files: int
+    size_bytes: int
+
+
+class _KnownPages:
+    """The pages of each namespace's last seen checkpoint, within a bound."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._entries: OrderedDict[str, tuple[str, tuple[int, int], Known]] = OrderedDict()
+        self._weight = 0
+
+    def get(self, path: str, checkpoint_id: str) -> tuple[tuple[int, int], Known] | None:
+        with self._guard:
+            entry = self._entries.get(path)
+            if entry is None or entry[0] != checkpoint_id:
+                return None
+            self._entries.move_to_end(path)
+            return entry[1], entry[2]
+
+    def set(self, path: str, checkpoint_id: str, when: tuple[int, int], known: Known) -> None:
+        with self._guard:
+            self._drop(path)
+            self._entries[path] = (checkpoint_id, when, known)
+            self._weight += 1 + known.weight
+            while self._weight > KNOWN_PAGES_LIMIT and len(self._entries) > 1:
+                self._drop(next(iter(self._entries)))
+
+    def drop(self, path: str) -> None:
+        with self._guard:
+            self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        entry = self._entries.pop(path, None)
+        if entry is not None:
+            self._weight = sum(1 + known.weight for _, _, known in self._entries.values())
+
+
+class Store:
+    """The checkpoints in one directory.
+
+    Args:
+        root: The directory; it is made by the first write.
+        serde: Serializes values.
+        fsync: Whether writes wait for the disk.
+        strict: Whether damage raises where it would otherwise be passed over with a warning.
+    """
+
+    def __init__(
+        self, root: str, serde: SerializerProtocol, *, fsync: bool, strict: bool
+    ) -> None:
+        self.root, self.fsync, self.strict = root, fsync, strict
+        self._codec = ValueCodec(serde)
+        self._known = _KnownPages()
+        self._shared = shared_state(root)
+
+    def with_serde(self, serde: SerializerProtocol) -> Store:
+        """The same store with another serializer of the same kind."""
+        clone = Store(self.root, serde, fsync=self.fsync, strict=self.strict)
+        clone._known = self._known
+        return clone
+
+    def thread(self, thread_id: str) -> ThreadFiles:
+        """The files of a thread."""
+        return ThreadFiles(self.root, thread_id, fsync=self.fsync)
+
+    # --- turns ---
+
+    def run_turn(self, control: object, thread_id: str, *, base: str) -> Turn:
+        """The turn of a LangGraph run; its first contact with the thread opens it."""
+        run = self._shared.runs.turn_of(control, thread_id)
+        with run.lock:
+            if run.turn is None:
+                commits = self._shared.commits
+                run.turn = commits.open_turn(self.thread(thread_id), fsync=self.fsync, base=base)
+            return run.turn
+
+    def explicit_turn(self, thread_id: str, token: int) -> Turn:
+        """The turn that an explicit token stands for."""
+        return self._shared.runs.explicit(thread_id, token)
+
+    def open_turn(self, thread_id: str, *, base: str) -> Turn:
+        """Open a turn by hand; its token is durable."""
+        return self._shared.commits.open_turn(
+            self.thread(thread_id), fsync=self.fsync, durable=True, base=base
+        )
+
+    def settle_turn(self, thread_id: str, turn: Turn) -> None:
+        """End a turn that was opened by hand."""
+        self._shared.commits.settle_turn(self.thread(thread_id), turn)
+
+    def raise_token(self, thread_id: str, event: LedgerEvent) -> int:
+        """Cancel the running turn, or close or reopen the thread."""
+        return self._shared.commits.raise_token(self.thread(thread_id), event, fsync=self.fsync)
+
+    # --- reading ---
+
+    def latest(self, thread_id: str, checkpoint_ns: str) -> Loaded | None:
+        """The newest whole checkpoint.
+
+        Raises:
+            DamagedCheckpointError: The newest is damaged, and `strict` or no other one is whole.
+            UnknownFormatError: The newest is of a newer format.
+        """
+        found = self._present(thread_id, checkpoint_ns)
+        if found is None:
+            return None
+        state, files = found
+        first_error: DamagedCheckpointError | None = None
+        for checkpoint_id in files.ids():
+            try:
+                image = files.read(checkpoint_id)
+                if image is not None:
+                    return self._load(state, files, checkpoint_ns, checkpoint_id, image)
+            except DamagedCheckpointError as error:
+                if self.strict:
+                    raise
+                first_error = first_error or error
+                self._warn(error, "; falling back to the newest whole checkpoint before it")
+        if first_error is not None:
+            raise first_error
+        return None
+
+    def by_id(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> Loaded | None:
+        """One checkpoint.
+
+        Raises:
+            DamagedCheckpointError: It is damaged.
+            UnknownFormatError: It is of a newer format.
+        """
+        check_checkpoint_id(checkpoint_id)
+        found = self._present(thread_id, checkpoint_ns)
+        if found is None:
+            return None
+        state, files = found
+        image = files.read(checkpoint_id)
+        if image is None:
+            return None
+        return self._load(state, files, checkpoint_ns, checkpoint_id, image)
+
+    def scan(
+        self,
+        thread_id: str | None,
+        checkpoint_ns: str | None,
+        *,
+        checkpoint_id: str | None = None,
+        before: str | None = None,
+        accepts: Callable[[Mapping[str, Any]], bool],
+    ) -> Iterator[tuple[str, Loaded]]:
+        """Checkpoints with their threads' ids, newest first. Holds no lock between two of them."""
+        wanted = list(self.thread_ids()) if thread_id is None else [thread_id]
+        streams = []
+        for name in wanted:
+            thread = self.thread(name)
+            state = thread.ledger.read()
+            if state is None:
+                continue
+            if checkpoint_ns is None:
+                namespaces = thread.namespaces(state)
+            else:
+                namespaces = [(checkpoint_ns, thread.namespace(state, checkpoint_ns))]
+            streams += [
+                _tagged(name, state, namespace, files, checkpoint_id, before)
+                for namespace, files in namespaces
+            ]
+        for found_id, name, state, namespace, files in heapq.merge(
+            *streams, key=lambda entry: entry[0], reverse=True
+        ):
+            loaded = self._scanned(state, files, namespace, found_id, accepts)
+            if loaded is not None:
+                yield name, loaded
+
+    def _scanned(
+        self,
+        state: LedgerState,
+        files: NamespaceFiles,
+        checkpoint_ns: str,
+        checkpoint_id: str,
+        accepts: Callable[[Mapping[str, Any]], bool],
+    ) -> Loaded | None:
+        try:
+            image = files.read(checkpoint_id)
+            if image is None:
+                return None
+            file = LoadedFile(self._codec, files, checkpoint_id, image)
+            head = file.head()
+            if not accepts(head.metadata):
+                return None
+            return self._loaded(checkpoint_ns, file, head, file.values(head), file.writes())
+        except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
+            if self.strict:
+                raise
+            self._warn(error, "; it is left out of the list")
+            return None
+
+    def _load(
+        self,
+        state: LedgerState,
+        files: NamespaceFiles,
+        checkpoint_ns: str,
+        checkpoint_id: str,
+        image: Image,
+    ) -> Loaded:
+        if image.damage:
+            damage = DamagedCheckpointError(files.file(checkpoint_id), image.damage)
+            if self.strict:
+                raise damage
+            self._warn(damage, "; the writes in its sound part are used")
+        known = Known()
+        file = LoadedFile(self._codec, files, checkpoint_id, image)
+        head = file.head()
+        values, writes = file.values(head, known), file.writes(known=known)
+        self._known.set(files.path, checkpoint_id, (state.generation, state.epoch), known)
+        return self._loaded(checkpoint_ns, file, head, values, writes)
+
+    @staticmethod
+    def _loaded(
+        checkpoint_ns: str,
+        file: LoadedFile,
+        head: Head,
+        values: dict[str, Any],
+        writes: list[PendingWrite],
+    ) -> Loaded:
+        checkpoint = {**head.checkpoint, "channel_values": values}
+        return Loaded(
+            checkpoint_ns, file.checkpoint_id, file.parent_id, checkpoint, head.metadata, writes
+        )
+
+    def _present(
+        self, thread_id: str, checkpoint_ns: str
+    ) -> tuple[LedgerState, NamespaceFiles] | None:
+        thread = self.thread(thread_id)
+        state = thread.ledger.read()
+        return None if state is None else (state, thread.namespace(state, checkpoint_ns))
+
+    @staticmethod
+    def _warn(error: Exception, consequence: str) -> None:
+        warnings.warn(f"{error}{consequence}", DamageWarning, stacklevel=4)
+
+    def delta_history(
+        self,
+        thread_id: str,
+        checkpoint_ns: str,
+        checkpoint_id: str | None,
+        channels: Sequence[str],
+    ) -> dict[str, DeltaChannelHistory]:
+        """The writes to each channel since its last stored value, walking up the parents once."""
+        collected: dict[str, list[list[PendingWrite]]] = {channel: [] for channel in channels}
+        seeds: dict[str, Any] = {}
+        remaining = set(channels)
+        found = self._present(thread_id, checkpoint_ns)
+        if found is not None:
+            _, files = found
+            images: dict[str, Image] = {}
+            start = checkpoint_id or files.head_id()
+            file = self._file(files, start, images)
+            while file is not None and remaining:
+                file = self._file(files, file.parent_id, images)
+                if file is None:
+                    break
+                writes = file.writes(remaining)
+                for channel in remaining:
+                    collected[channel].append([w for w in writes if w[1] == channel])
+                head = file.head()
+                for channel in remaining & head.channels.keys():
+                    seeds[channel] = file.value(head, channel)
+                remaining -= head.channels.keys()
+        history: dict[str, DeltaChannelHistory] = {}
+        for channel in channels:
+            steps = reversed(collected[channel])
+            history[channel] = {"writes": [write for step in steps for write in step]}
+            if channel in seeds:
+                history[channel]["seed"] = seeds[channel]
+        return history
+
+    def _file(
+        self, files: NamespaceFiles, checkpoint_id: str | None, images: dict[str, Image]
+    ) -> LoadedFile | None:
+        image = files.read(checkpoint_id) if checkpoint_id else None
+        if image is None or checkpoint_id is None:
+            return None
+        return LoadedFile(self._codec, files, checkpoint_id, image, images)
+
+    # --- writing ---
+
+    def put(
+        self,
+        thread_id: str,
+        checkpoint_ns: str,
+        parent_id: str | None,
+        turn: Turn | None,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        *,
+        read_as_latest: bool,
+    ) -> None:
+        """Store a checkpoint; see `TurnCheckpointSaver.put`."""
+        checkpoint_id = checkpoint["id"]
+        check_checkpoint_id(checkpoint_id)
+        thread = self.thread(thread_id)
+        token = 0 if turn is None else turn.token
+        fields = checkpoint_fields(checkpoint_id, checkpoint_ns, parent_id, token)
+        for attempt in range(SHARING_ATTEMPTS + 1):
+            known_at = None
+            if parent_id is not None and attempt < SHARING_ATTEMPTS:
+                known_at = self._known_pages(thread, checkpoint_ns, parent_id)
+            when, known = known_at or (None, None)
+            encoder = Encoder(self._codec, known)
+            section, shapes = encode_checkpoint(self._codec, encoder, fields, checkpoint, metadata)
+            committed = self._shared.commits.put(
+                thread,
+                turn,
+                checkpoint_ns,
+                checkpoint_id,
+                parent_id,
+                section,
+                built_on=when if section.refs else None,
+                read_as_latest=read_as_latest,
+                fsync=self.fsync,
+            )
+            if committed is not None:
+                break
+            self._known.drop(self._namespace_path(thread, checkpoint_ns))
+        assert committed is not None
+        encoder.resolve(checkpoint_id, committed.first_blob)
+        known = Known()
+        for channel, shape in shapes.items():
+            known.add(channel, shape)
+        state = LedgerState(generation=committed.generation)
+        path = thread.namespace(state, checkpoint_ns).path
+        self._known.set(path, checkpoint_id, (committed.generation, committed.epoch), known)
+
+    def put_writes(
+        self,
+        thread_id: str,
+        checkpoint_ns: str,
+        checkpoint_id: str,
+        turn: Turn | None,
+        entries: list[list[Any]],
+        task_id: str,
+        task_path: str,
+    ) -> None:
+        """Store writes; see `TurnCheckpointSaver.put_writes`. Entries are `[index, channel, value]`."""
+        check_checkpoint_id(checkpoint_id)
+        thread = self.thread(thread_id)
+        encoder = Encoder(self._codec, None)
+        head, shapes = encode_writes(self._codec, encoder, task_path, entries)
+        token = 0 if turn is None else turn.token
+
+        def section_of(positions: list[int]) -> Section:
+            kept = head
+            if len(positions) < len(entries):
+                # Only what is not there yet: the encoder numbers its blobs as it did the first time.
+                chosen = [entries[position] for position in positions]
+                again = Encoder(self._codec, None)
+                kept, _ = encode_writes(self._codec, again, task_path, chosen)
+                encoder.blobs = again.blobs
+            indexes = [entries[position][0] for position in positions]
+            fields = writes_fields(task_id, indexes, token)
+            return Section(fields, 0, [], kept, encoder.blobs)
+
+        indexes = [entry[0] for entry in entries]
+        job = WriteJob(turn, checkpoint_ns, checkpoint_id, task_id, indexes, section_of)
+        self._shared.commits.put_writes(thread, job, fsync=self.fsync)
+        if job.whole and job.first_blob is not None:
+            encoder.resolve(checkpoint_id, job.first_blob)
+            known_at = self._known.get(job.namespace_path, checkpoint_id)
+            if known_at is not None:
+                for shape in shapes:
+                    known_at[1].add_pages(shape)
+
+    def _namespace_path(self, thread: ThreadFiles, checkpoint_ns: str) -> str:
+        state = thread.ledger.read() or LedgerState()
+        return thread.namespace(state, checkpoint_ns).path
+
+    def _known_pages(
+        self, thread: ThreadFiles, checkpoint_ns: str, parent_id: str
+    ) -> tuple[tuple[int, int], Known] | None:
+        """The pages of the parent, and the generation and epoch at which they were there."""
+        state = thread.ledger.read()
+        if state is None:
+            return None
+        files = thread.namespace(state, checkpoint_ns)
+        known_at = self._known.get(files.path, parent_id)
+        if known_at is not None:
+            return known_at
+        try:
+            image = files.read(parent_id)
+            if image is None:
+                return None
+            self._load(state, files, checkpoint_ns, parent_id, image)
+        except (StorageError, RefusedValueError):
+            return None  # a parent that cannot be read has nothing to share
+        return self._known.get(files.path, parent_id)
+
+    # --- removing and copying ---
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread; see `TurnCheckpointSaver.delete_thread`."""
+        self.thread(thread_id).delete()
+
+    def delete_for_runs(self, run_ids: Collection[str]) -> None:
+        """Delete what runs wrote; see `TurnCheckpointSaver.delete_for_runs`."""
+        wanted = set(run_ids)
+        if not wanted:
+            return
+        for thread_id in list(self.thread_ids()):
+            thread = self.thread(thread_id)
+            state = thread.ledger.read()
+            for checkpoint_ns, files in thread.namespaces(state) if state is not None else ():
+                doomed = {i for i in files.ids() if self._run_id(files, i) in wanted}
+                if doomed:
+                    self._remove(thread, checkpoint_ns, lambda _, doomed=doomed: doomed)
+
+    def _run_id(self, files: NamespaceFiles, checkpoint_id: str) -> Any:
+        try:
+            image = files.read(checkpoint_id)
+            if image is None:
+                return None
+            return LoadedFile(self._codec, files, checkpoint_id, image).head().metadata.get("run_id")
+        except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
+            if self.strict:
+                raise
+            self._warn(error, "; whose run it is cannot be told, so it stays")
+            return None
+
+    def prune(self, thread_id: str) -> None:
+        """Keep the newest checkpoint of each namespace, and what it cannot be read without."""
+        thread = self.thread(thread_id)
+        state = thread.ledger.read()
+        if state is None:
+            return
+        for checkpoint_ns, _ in thread.namespaces(state):
+            self._remove(thread, checkpoint_ns, self._prunable)
+
+    def _prunable(self, held: tuple[LedgerState, NamespaceFiles]) -> set[str]:
+        state, files = held
+        ids = list(files.ids())
+        keep: set[str] = set()
+        images: dict[str, Image] = {}
+        for checkpoint_id in ids:
+            keep.add(checkpoint_id)  # a damaged head stays where it is, for whoever wants to look
+            try:
+                file = self._file(files, checkpoint_id, images)
+                if file is None:
+                    continue
+                keep |= self._delta_ancestors(files, file)
+                if state.base and file.token < state.token:
+                    keep.add(state.base)  # the newest turn has yet to put what it builds on this
+                break
+            except (DamagedCheckpointError, UnknownFormatError):
+                continue
+        return set(ids) - keep
+
+    def _delta_ancestors(self, files: NamespaceFiles, file: LoadedFile) -> set[str]:
+        """The ancestors whose writes rebuild the delta channels that the checkpoint does not hold."""
+        head = file.head()
+        counters = head.metadata.get("counters_since_delta_snapshot") or {}
+        missing = set(counters) - head.channels.keys()
+        ancestors: set[str] = set()
+        walk: LoadedFile | None = file
+        while missing and walk is not None:
+            walk = self._file(files, walk.parent_id, {})
+            if walk is not None:
+                ancestors.add(walk.checkpoint_id)
+                missing -= walk.head().channels.keys()
+        return ancestors
+
+    def _remove(
+        self,
+        thread: ThreadFiles,
+        checkpoint_ns: str,
+        choose: Callable[[tuple[LedgerState, NamespaceFiles]], set[str]],
+    ) -> None:
+        with thread.ledger.hold() as held:
+            files = thread.namespace(held.state, checkpoint_ns)
+            doomed = choose((held.state, files))
+            if not doomed:
+                return
+            held.write(advance(held.state, LedgerEvent.COLLECT, thread_id=thread.thread_id))
+            if self.fsync:
+                held.sync()
+            remove_checkpoints(files, doomed)
+            files.remove_early(upto=max(doomed))
+
+    def copy_thread(self, source_id: str, target_id: str) -> None:
+        """Copy a thread; see `TurnCheckpointSaver.copy_thread`."""
+        self.thread(target_id).copy_from(self.thread(source_id))
+
+    # --- overview ---
+
+    def thread_ids(self) -> Iterator[str]:
+        """Threads that hold at least one checkpoint."""
+        for thread_id in thread_ids(self.root, fsync=self.fsync):
+            thread = self.thread(thread_id)
+            state = thread.ledger.read()
+            if state is not None and any(
+                files.head_id() is not None for _, files in thread.namespaces(state)
+            ):
+                yield thread_id
+
+    def stats(self) -> Stats:
+        """Counts and sizes, from names and lengths alone."""
+        threads = checkpoints = files = size_bytes = 0
+        for thread_id in self.thread_ids():
+            thread = self.thread(thread_id)
+            state = thread.ledger.read() or LedgerState()
+            threads += 1
+            checkpoints += sum(
+                sum(1 for _ in namespace.ids()) for _, namespace in thread.namespaces(state)
+            )
+        for directory, _, names in os.walk(self.root):
+            for name in names:
+                try:
+                    size_bytes += os.lstat(os.path.join(directory, name)).st_size
+                    files += 1
+                except FileNotFoundError:
+                    continue
+        return Stats(threads, checkpoints, files, size_bytes)
+
+    def check_root(self) -> None:
+        """Fail early where the directory can never be one.
+
+        Raises:
+            StorageError: The path is something else than a directory.
+        """
+        _files.check_directory(self.root)
+
+
+def check_checkpoint_id(checkpoint_id: object) -> None:
+    """Refuse a checkpoint id that cannot be a file name."""
+    if not isinstance(checkpoint_id, str):
+        raise InvalidIdError("checkpoint_id", checkpoint_id, "is not a string")
+    checkpoint_stem(checkpoint_id)
+
+
+def _tagged(
+    name: str,
+    state: LedgerState,
+    checkpoint_ns: str,
+    files: NamespaceFiles,
+    checkpoint_id: str | None,
+    before: str | None,
+) -> Iterator[tuple[str, str, LedgerState, str, NamespaceFiles]]:
+    if checkpoint_id is not None:
+        ids: Iterator[str] = iter([checkpoint_id] if files.exists(checkpoint_id) else [])
+        if before is not None and checkpoint_id >= before:
+            return
+    else:
+        ids = files.ids(before=before)
+    for found in ids:
+        yield found, name, state, checkpoint_ns, files

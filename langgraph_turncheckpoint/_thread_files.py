@@ -1,0 +1,194 @@
+"""The directory of one thread: its ledger, its generations and their namespaces. What a checkpoint holds
+is not understood here.
+
+    <root>/threads/<thread>/turn            the ledger: token, generation, tombstone
+    <root>/threads/<thread>/g-<n>/          everything of the thread's n-th life
+        <namespace>/<bucket>/<id>.ckpt      a checkpoint and the writes made on it
+                             <id>.pages     what others still need of a removed checkpoint
+                             <id>.early     writes that came before their checkpoint
+
+Deleting a thread starts a new generation in the ledger first. From then on the old one is invisible to
+everybody, however much of it could be removed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final
+
+from . import _files
+from ._checkpoint_files import NamespaceFiles
+from ._layout import (
+    TEMPORARY_SUFFIX,
+    generation_component,
+    generation_of,
+    is_component,
+    literal_id,
+    namespace_component,
+    thread_component,
+)
+from ._ledger import HeldLedger, Ledger
+from ._records import unpack_id
+from ._turn import LedgerEvent, LedgerState, advance
+from .errors import DamagedCheckpointError, InvalidIdError, UnknownFormatError
+
+THREADS_NAME: Final = "threads"
+
+
+class ThreadFiles:
+    """The files of one thread.
+
+    Args:
+        root: The store's directory.
+        thread_id: Any string.
+        fsync: Whether writes wait for the disk.
+    """
+
+    def __init__(self, root: str, thread_id: str, *, fsync: bool) -> None:
+        self.thread_id, self._fsync = thread_id, fsync
+        self.path = os.path.join(root, THREADS_NAME, thread_component(thread_id))
+        self.ledger = Ledger(self.path, thread_id, fsync=fsync)
+
+    def namespace(self, state: LedgerState, checkpoint_ns: str) -> NamespaceFiles:
+        """One namespace of the thread's present life."""
+        directory = os.path.join(self.generation(state), namespace_component(checkpoint_ns))
+        return NamespaceFiles(directory, fsync=self._fsync)
+
+    def namespaces(self, state: LedgerState) -> list[tuple[str, NamespaceFiles]]:
+        """Every namespace of the thread's present life, by name."""
+        found = []
+        generation = self.generation(state)
+        for name in sorted(_files.list_directory(generation)):
+            if not is_component("n", name):
+                continue
+            files = NamespaceFiles(os.path.join(generation, name), fsync=self._fsync)
+            checkpoint_ns = literal_id("n", name)
+            if checkpoint_ns is None:
+                checkpoint_ns = _spelled_out(files)
+            if checkpoint_ns is not None:
+                found.append((checkpoint_ns, files))
+        return found
+
+    def generation(self, state: LedgerState) -> str:
+        """The directory of the thread's present life."""
+        return os.path.join(self.path, generation_component(state.generation))
+
+    def delete(self) -> None:
+        """Forget everything, fence every turn out, and leave a tombstone.
+
+        The tombstone is durable before the first file goes. If removing a file fails, the thread is
+        unreadable all the same, and a second delete removes the rest.
+        """
+        if self.ledger.read() is None:
+            return
+        with self.ledger.hold() as held:
+            heads = [files.head_id() or "" for _, files in self.namespaces(held.state)]
+            newest = max(heads, default="")
+            self._start_generation(held, advance(
+                held.state, LedgerEvent.DELETE, thread_id=self.thread_id, newest_id=newest
+            ))  # fmt: skip
+            self.remove_old_generations(held)
+
+    def copy_from(self, source: ThreadFiles) -> None:
+        """Add everything of another thread, in one step: a reader sees all of it or none.
+
+        The copies go into a new generation, together with what the thread has already.
+
+        Raises:
+            InvalidIdError: Both threads hold a checkpoint of the same id that differs.
+        """
+        if source.path == self.path or source.ledger.read() is None:
+            return
+        with ExitStack() as locks:
+            # Both locks, always in the same order: two copies in opposite directions must not wait
+            # for each other, and a prune of the source must not pull pages away from under the copy.
+            helds = {
+                thread.path: locks.enter_context(thread.ledger.hold())
+                for thread in sorted((source, self), key=lambda thread: thread.path)
+            }
+            held, source_state = helds[self.path], helds[source.path].state
+            if not os.path.isdir(source.generation(source_state)):
+                return
+            state = advance(held.state, LedgerEvent.OPEN, thread_id=self.thread_id)
+            state = advance(state, LedgerEvent.COLLECT, thread_id=self.thread_id)
+            state = state._replace(generation=state.generation + 1)
+            target = self.generation(state)
+            _files.remove_tree(target)
+            try:
+                self._copy_tree(self.generation(held.state), target)
+                self._merge(source.namespaces(source_state), state)
+            except BaseException:
+                _files.remove_tree(target)
+                raise
+            self._start_generation(held, state)
+            self.remove_old_generations(held)
+
+    def remove_old_generations(self, held: HeldLedger) -> None:
+        """Remove what earlier lives left behind."""
+        for name in _files.list_directory(self.path):
+            generation = generation_of(name)
+            if generation is not None and generation != held.state.generation:
+                _files.remove_tree(os.path.join(self.path, name))
+
+    def _start_generation(self, held: HeldLedger, state: LedgerState) -> None:
+        held.write_twice(state)
+        if self._fsync:
+            held.sync()
+
+    def _merge(self, namespaces: list[tuple[str, NamespaceFiles]], state: LedgerState) -> None:
+        for checkpoint_ns, files in namespaces:
+            target = self.namespace(state, checkpoint_ns)
+            if not target.bounds():
+                self._copy_tree(files.path, target.path)
+                continue
+            for bound in files.bounds():
+                for name in _files.list_directory(files.bucket(bound)):
+                    if not target.adopt(name, os.path.join(files.bucket(bound), name)):
+                        reason = f"holds another version of what is in {name}; copy to a fresh id"
+                        raise InvalidIdError("target_thread_id", self.thread_id, reason)
+
+    def _copy_tree(self, source: str, target: str) -> None:
+        if not os.path.isdir(source):
+            return
+        _files.make_directory(target, fsync=False)
+        for name in _files.list_directory(source):
+            path, copy = os.path.join(source, name), os.path.join(target, name)
+            if os.path.isdir(path):
+                self._copy_tree(path, copy)
+            elif not name.endswith(TEMPORARY_SUFFIX):
+                _files.copy_file(path, copy, fsync=self._fsync)
+        if self._fsync:
+            _files.sync_directory(target)
+            _files.sync_directory(os.path.dirname(target))
+
+
+def _spelled_out(files: NamespaceFiles) -> str | None:
+    """The name of a namespace whose directory only has its hash."""
+    for checkpoint_id in files.ids():
+        try:
+            image = files.read(checkpoint_id)
+        except (DamagedCheckpointError, UnknownFormatError):
+            continue
+        if image is not None:
+            return unpack_id(image.body.fields[1])
+    return None
+
+
+def thread_directories(root: str) -> Iterator[tuple[str, str]]:
+    """The name and path of every thread's directory; anything else there is ignored."""
+    threads = os.path.join(root, THREADS_NAME)
+    for name in sorted(_files.list_directory(threads)):
+        if is_component("t", name):
+            yield name, os.path.join(threads, name)
+
+
+def thread_ids(root: str, *, fsync: bool) -> Iterator[str]:
+    """The ids of all threads that were ever written to, deleted ones included."""
+    for name, path in thread_directories(root):
+        thread_id = literal_id("t", name)
+        if thread_id is None:
+            thread_id = Ledger(path, None, fsync=fsync).thread_id()
+        if thread_id is not None and thread_component(thread_id) == name:
+            yield thread_id

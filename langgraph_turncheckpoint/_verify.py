@@ -1,0 +1,155 @@
+"""Walking a store to find every damaged or orphaned file. It reads and reports; it repairs nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from . import _files
+from ._checkpoint_files import DAMAGED_NAME, NamespaceFiles, load_file
+from ._layout import (
+    CHECKPOINT_SUFFIX,
+    EARLY_SUFFIX,
+    PAGES_SUFFIX,
+    TEMPORARY_SUFFIX,
+    bucket_bound,
+    checkpoint_id_of,
+    generation_of,
+    is_component,
+)
+from ._ledger import LEDGER_NAME, Ledger
+from ._records import INDEX_TAG, BlobRef, Image, MalformedError, parse_index, parse_slots
+from ._thread_files import THREADS_NAME, thread_directories
+from .errors import DamagedCheckpointError, StorageError, UnknownFormatError
+
+
+class Finding(NamedTuple):
+    """Something in a store that is not as it should be.
+
+    Attributes:
+        path: The file or directory.
+        kind: `damaged`, `missing` (others refer to what is not there), `newer` (a format this version
+            does not know), `temporary` (a writer died, or is writing now), `orphan` (nothing refers to
+            it any more), `aside` (a damaged file that was moved out of the way) or `foreign`.
+        reason: One sentence.
+    """
+
+    path: str
+    kind: Literal["damaged", "missing", "newer", "temporary", "orphan", "aside", "foreign"]
+    reason: str
+
+
+def verify_store(root: str, *, fsync: bool) -> Iterator[Finding]:
+    """Every finding below `root`, thread by thread."""
+    for name in _files.list_directory(root):
+        if name != THREADS_NAME:
+            yield Finding(os.path.join(root, name), "foreign", "is not part of the store")
+    known = set()
+    for name, path in thread_directories(root):
+        known.add(name)
+        yield from _verify_thread(path, fsync=fsync)
+    threads = os.path.join(root, THREADS_NAME)
+    for name in _files.list_directory(threads):
+        if name not in known:
+            yield Finding(os.path.join(threads, name), "foreign", "is no thread")
+
+
+def _verify_thread(path: str, *, fsync: bool) -> Iterator[Finding]:
+    ledger_path = os.path.join(path, LEDGER_NAME)
+    data = _files.read_file(ledger_path)
+    if data is None:
+        yield Finding(ledger_path, "missing", "the thread has no ledger")
+    elif parse_slots(data)[1] or parse_slots(data)[0] is None:
+        yield Finding(ledger_path, "damaged", "a slot of the ledger does not check")
+    state = Ledger(path, None, fsync=fsync).read()
+    for name in sorted(_files.list_directory(path)):
+        entry = os.path.join(path, name)
+        generation = generation_of(name)
+        if generation is None:
+            if name != LEDGER_NAME:
+                yield Finding(entry, "foreign", "is not part of a thread")
+        elif state is None or generation != state.generation:
+            yield Finding(entry, "orphan", "belongs to a deleted life of the thread")
+        else:
+            for namespace in sorted(_files.list_directory(entry)):
+                directory = os.path.join(entry, namespace)
+                if is_component("n", namespace):
+                    yield from _verify_namespace(NamespaceFiles(directory, fsync=fsync))
+                else:
+                    yield Finding(directory, "foreign", "is no namespace")
+
+
+def _verify_namespace(files: NamespaceFiles) -> Iterator[Finding]:
+    needed: dict[str, set[int]] = {}
+    for name in sorted(_files.list_directory(files.path)):
+        directory = os.path.join(files.path, name)
+        if name == DAMAGED_NAME:
+            for aside in _files.list_directory(directory):
+                yield Finding(os.path.join(directory, aside), "aside", "was damaged and set aside")
+        elif bucket_bound(name) is None:
+            yield Finding(directory, "foreign", "is no bucket")
+        else:
+            for entry in sorted(_files.list_directory(directory)):
+                yield from _verify_file(os.path.join(directory, entry), entry, needed)
+    yield from _unresolved(files, needed)
+
+
+def _verify_file(path: str, name: str, needed: dict[str, set[int]]) -> Iterator[Finding]:
+    if name.endswith(TEMPORARY_SUFFIX):
+        yield Finding(path, "temporary", "a writer died before it was done, or is at it now")
+        return
+    suffixes = (CHECKPOINT_SUFFIX, PAGES_SUFFIX, EARLY_SUFFIX)
+    found = [(i, s) for s in suffixes if (i := checkpoint_id_of(name, s)) is not None]
+    if not found:
+        yield Finding(path, "foreign", "is no file of the store")
+        return
+    checkpoint_id, suffix = found[0]
+    try:
+        image = load_file(path)
+    except UnknownFormatError as error:
+        yield Finding(path, "newer", f"has format version {error.version}")
+        return
+    except DamagedCheckpointError as error:
+        yield Finding(path, "damaged", error.reason)
+        return
+    except StorageError as error:
+        yield Finding(path, "damaged", f"cannot be read: {error}")
+        return
+    if image is None:
+        return
+    if image.damage:
+        yield Finding(path, "damaged", image.damage)
+    if suffix != CHECKPOINT_SUFFIX and os.path.exists(
+        path.removesuffix(suffix) + CHECKPOINT_SUFFIX
+    ):
+        yield Finding(path, "orphan", "was merged into the checkpoint's file")
+    _collect_refs(checkpoint_id, image, needed)
+
+
+def _collect_refs(checkpoint_id: str, image: Image, needed: dict[str, set[int]]) -> None:
+    for section in (image.body, *(section for _, section in image.records)):
+        for ref in section.refs:
+            needed.setdefault(ref.checkpoint_id, set()).add(ref.number)
+    for number, blob in image.blobs.items():
+        if blob.tag == INDEX_TAG:
+            try:
+                for part, _ in parse_index(blob.data, BlobRef(checkpoint_id, number)):
+                    needed.setdefault(part.checkpoint_id, set()).add(part.number)
+            except MalformedError:
+                needed.setdefault(checkpoint_id, set()).add(-1)
+
+
+def _unresolved(files: NamespaceFiles, needed: dict[str, set[int]]) -> Iterator[Finding]:
+    for checkpoint_id, numbers in sorted(needed.items()):
+        try:
+            image = files.read_pages(checkpoint_id)
+        except UnknownFormatError:
+            continue
+        except DamagedCheckpointError as error:
+            yield Finding(error.path, "missing", f"other checkpoints need it, but it {error.reason}")
+            continue
+        missing = sorted(numbers - image.blobs.keys())
+        if missing:
+            path = files.file(checkpoint_id)
+            yield Finding(path, "missing", f"other checkpoints need its pages {missing}")

@@ -1,0 +1,163 @@
+"""Everything this package raises or warns with, as one tree. No behaviour lives here.
+
+    TurnCheckpointError
+    ├── InvalidIdError            (ValueError)   an id that cannot name a thread or a checkpoint
+    ├── StaleTurnError                           a newer turn, or a delete, fenced this write out
+    ├── ThreadClosedError                        the thread was closed
+    ├── UnserializableValueError  (TypeError)    a value the serializer cannot write
+    ├── RefusedValueError         (ValueError)   stored bytes the serializer must not load
+    └── StorageError              (OSError)      the disk, the directory or a file in it
+        ├── DamagedCheckpointError               a file that is not what was written
+        └── UnknownFormatError                   a file from a newer version of this package
+
+    TurnCheckpointWarning (UserWarning)
+    ├── DamageWarning             a damaged file was passed over
+    ├── LossyTextWarning          the serializer replaced text it cannot encode
+    └── UnresolvedTypeWarning     a stored class is gone; its plain data was returned
+
+An error leaves the directory as it was before the call, unless its docstring says otherwise.
+All arguments are kept in `args`, so every error survives pickling to another process.
+"""
+
+from __future__ import annotations
+
+
+class TurnCheckpointError(Exception):
+    """Base of every error of this package."""
+
+
+class InvalidIdError(TurnCheckpointError, ValueError):
+    """A thread id, namespace or checkpoint id is missing or cannot be used. Nothing was touched."""
+
+    def __init__(self, name: str, value: object, reason: str) -> None:
+        super().__init__(name, value, reason)
+        self.name, self.value, self.reason = name, value, reason
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value!r:.200} {self.reason}"
+
+
+class StaleTurnError(TurnCheckpointError):
+    """A write came from a turn that a newer turn, a cancel or a delete has superseded.
+
+    Nothing was written. Retrying with the same token cannot succeed; start a new run, or open a
+    new turn, and build on the state it reads.
+
+    Attributes:
+        thread_id: The thread that was written to.
+        held: The token the writer held; 0 for a write outside any turn.
+        current: The token of the turn that may write now.
+        reason: What fenced the writer out, as a clause.
+    """
+
+    def __init__(
+        self, thread_id: str, held: int, current: int, reason: str = "a newer turn holds the thread"
+    ) -> None:
+        super().__init__(thread_id, held, current, reason)
+        self.thread_id, self.held, self.current, self.reason = thread_id, held, current, reason
+
+    def __str__(self) -> str:
+        held = f"turn {self.held}" if self.held else "a write outside any turn"
+        return (
+            f"thread {self.thread_id!r}: {held} was refused, {self.reason} "
+            f"(current turn {self.current}). Nothing was written; start a new run on the thread."
+        )
+
+
+class ThreadClosedError(TurnCheckpointError):
+    """The thread was closed. Nothing was written; `reopen_thread` admits new turns again."""
+
+    def __init__(self, thread_id: str) -> None:
+        super().__init__(thread_id)
+        self.thread_id = thread_id
+
+    def __str__(self) -> str:
+        return f"thread {self.thread_id!r} is closed; call reopen_thread({self.thread_id!r}) first"
+
+
+class UnserializableValueError(TurnCheckpointError, TypeError):
+    """The serializer cannot write a value. Nothing was written.
+
+    Attributes:
+        channel: The channel (or `metadata`, `checkpoint`) that holds the value.
+        path: Where in the channel's value it sits, for example `['a'][3].args`.
+        reason: What the serializer said.
+    """
+
+    def __init__(self, channel: str, path: str, reason: str) -> None:
+        super().__init__(channel, path, reason)
+        self.channel, self.path, self.reason = channel, path, reason
+
+    def __str__(self) -> str:
+        return (
+            f"channel {self.channel!r}: the value at {self.path or 'its root'} cannot be stored: "
+            f"{self.reason}. Keep it out of the state, or pass a serde that can write it."
+        )
+
+
+class RefusedValueError(TurnCheckpointError, ValueError):
+    """Stored bytes ask for something that loading a checkpoint must never do.
+
+    A payload tagged `json` or `pickle`, a callable that is no data class, or plaintext where the
+    saver encrypts. The file was not changed; nothing in it was executed.
+    """
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what, self.reason = what, reason
+
+    def __str__(self) -> str:
+        return f"refused to load {self.what}: {self.reason}"
+
+
+class StorageError(TurnCheckpointError, OSError):
+    """The operating system refused a file operation.
+
+    What had been acknowledged before is intact. `errno` and `filename` are those of the failed
+    call, so `except OSError` and `error.errno == errno.ENOSPC` work as usual.
+    """
+
+
+class DamagedCheckpointError(StorageError):
+    """A file is not what this package wrote: truncated, changed, or of another program.
+
+    The file was left where it is. Other checkpoints of the thread are unaffected; a checkpoint
+    can be deleted with its thread, or restored from a backup.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(path, reason)
+        self.path, self.reason = path, reason
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+class UnknownFormatError(StorageError):
+    """A file has a format version newer than this package knows. It was not touched; upgrade."""
+
+    def __init__(self, path: str, version: int, known: int) -> None:
+        super().__init__(path, version, known)
+        self.path, self.version, self.known = path, version, known
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: format version {self.version} is newer than {self.known}, the newest "
+            "this version reads. Upgrade langgraph-turncheckpoint; the file was not touched."
+        )
+
+
+class TurnCheckpointWarning(UserWarning):
+    """Base of every warning of this package."""
+
+
+class DamageWarning(TurnCheckpointWarning):
+    """A damaged file was passed over; the message names the file and the reason."""
+
+
+class LossyTextWarning(TurnCheckpointWarning):
+    """The serializer cannot encode a text exactly (a lone surrogate) and replaced part of it."""
+
+
+class UnresolvedTypeWarning(TurnCheckpointWarning):
+    """A stored value's class cannot be found any more; its plain data was returned instead."""

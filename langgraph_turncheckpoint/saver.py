@@ -1,0 +1,631 @@
+"""`TurnCheckpointSaver`: LangGraph's checkpointer interface. Configs are read and tuples are made here; every
+operation itself is in `_store`, written once, and its async twin runs it in a thread.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, cast
+from uuid import UUID
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    SerializerProtocol,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.memory import InMemorySaver
+from typing_extensions import Self
+
+from ._commits import Turn
+from ._offload import offload
+from ._runs import TURN_KEY, control_of, explicit_token
+from ._store import Loaded, Stats, Store
+from ._turn import LedgerEvent
+from ._verify import Finding, verify_store
+from .errors import InvalidIdError
+
+#: What a redacted metadata value is stored as.
+REDACTED: Final = "[redacted]"
+
+_END: Final = object()
+
+
+class LatestId(str):
+    """The id of a checkpoint that was read as the latest, outside any run.
+
+    It equals the plain id. A put outside a run that builds on it is refused once another checkpoint
+    is newer; on a plain id it is a fork. Copied or pickled, it becomes a plain id.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
+class TurnCheckpointSaver(BaseCheckpointSaver[str]):
+    """A checkpointer that keeps every super-step in an atomic file below one directory.
+
+    A checkpoint is on the disk, whole, when `put` returns; so are writes when `put_writes` returns. What
+    did not change since the parent checkpoint is shared with it. Each LangGraph run holds a *turn*: when
+    a newer run reads the thread, an older one can no longer write to it and gets `StaleTurnError`.
+
+    The saver needs no set-up and no closing, may be built outside an event loop, and may be used from any
+    number of loops, threads and processes at once. Threads are named by strings; `1` and `"1"` are the same
+    thread, as everywhere in LangGraph.
+
+    Args:
+        path: The directory. It is made, with mode 0700, by the first write.
+        serde: Any LangGraph serializer; LangGraph's default if `None`. With an `EncryptedSerializer` only
+            ids, order and sizes are readable without the key, and plaintext files are refused.
+        fsync: With `True` an acknowledged write survives a killed process, a crash of the system and
+            power loss. With `False` it survives a killed process only; a checkpoint is still there
+            wholly or not at all.
+        strict: With `True` damage raises. With `False` the newest whole checkpoint is used in place of a
+            damaged one, with a `DamageWarning` that names the file.
+        redact: Names of metadata keys whose values are stored as `"[redacted]"`. LangGraph copies scalars
+            of a run's `configurable`, API keys included, into the metadata of its checkpoints.
+
+    Raises:
+        StorageError: `path` is a file.
+
+    Example:
+        ```python
+        saver = TurnCheckpointSaver("./checkpoints")
+        graph = builder.compile(checkpointer=saver)
+        graph.invoke({"messages": [("user", "hi")]}, {"configurable": {"thread_id": "1"}})
+        ```
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        serde: SerializerProtocol | None = None,
+        fsync: bool = True,
+        strict: bool = False,
+        redact: Collection[str] = (),
+    ) -> None:
+        super().__init__(serde=serde)
+        self.path: Final = os.path.abspath(os.fspath(path))
+        self._redact = frozenset([redact] if isinstance(redact, str) else redact)
+        self._store = Store(self.path, self.serde, fsync=fsync, strict=strict)
+        self._store.check_root()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.path!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing stays open between calls, so there is nothing to lose by not calling this."""
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> TurnCheckpointSaver:
+        """A saver on the same directory whose serde may also load the given classes.
+
+        It shares turns with this one. LangGraph calls it at `compile` in strict msgpack mode.
+        """
+        widened = super().with_allowlist(extra_allowlist)
+        if widened is self:
+            return self
+        clone = copy.copy(self)
+        clone.serde = widened.serde
+        clone._store = self._store.with_serde(clone.serde)
+        return clone
+
+    def get_next_version(self, current: str | int | None, channel: None) -> str:
+        """The next version of a channel, in the form LangGraph's own savers use.
+
+        Versions sort as strings, and a thread can move between savers in either direction.
+        """
+        return InMemorySaver.get_next_version(cast(Any, self), cast(Any, current), channel)
+
+    # --- LangGraph's interface ---
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that `config` addresses, or the newest one of the thread.
+
+        The first call of a LangGraph run opens its turn: from then on older runs are refused. The cost
+        does not depend on the length of the history.
+
+        Args:
+            config: With `thread_id`, and optionally `checkpoint_ns` and `checkpoint_id`.
+
+        Returns:
+            The checkpoint with its pending writes in `writes_sort_key` order, or `None`.
+
+        Raises:
+            InvalidIdError: There is no thread id, or an id cannot be used.
+            ThreadClosedError: A run started on a closed thread.
+            DamagedCheckpointError: The addressed checkpoint is damaged; or the newest one is, and
+                `strict` or no older one is whole.
+            UnknownFormatError: The file is of a newer format. It was not touched.
+            RefusedValueError: The file asks for something that must not be loaded.
+        """
+        conf = _configurable(config)
+        thread_id, checkpoint_ns = _thread_id(conf), _namespace(conf)
+        checkpoint_id = _checkpoint_id(conf)
+        in_turn = self._turn(conf, thread_id, base=checkpoint_id or "") is not None
+        if checkpoint_id is not None:
+            loaded = self._store.by_id(thread_id, checkpoint_ns, checkpoint_id)
+            if loaded is None:
+                return None
+            if type(conf["checkpoint_id"]) is not str:
+                config = {**config, "configurable": {**conf, "checkpoint_id": checkpoint_id}}
+            return _tuple(thread_id, loaded, config)
+        loaded = self._store.latest(thread_id, checkpoint_ns)
+        if loaded is None:
+            return None
+        found_id = loaded.checkpoint_id if in_turn else LatestId(loaded.checkpoint_id)
+        return _tuple(thread_id, loaded, _config(thread_id, checkpoint_ns, found_id))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, newest first.
+
+        Only what is consumed is read, and no lock is held in between: a checkpoint that is removed
+        meanwhile is left out. A damaged one is left out with a `DamageWarning`, unless `strict`.
+
+        Args:
+            config: Which thread, and optionally which namespace or checkpoint; every thread if `None`.
+            filter: Metadata that must be equal, key by key.
+            before: Only checkpoints with an id lower than this config's.
+            limit: At most this many.
+
+        Raises:
+            InvalidIdError: `config` has no thread id.
+        """
+        if config is None:
+            thread_id = checkpoint_ns = checkpoint_id = None
+        else:
+            conf = _configurable(config)
+            thread_id, checkpoint_id = _thread_id(conf), _checkpoint_id(conf)
+            checkpoint_ns = None if conf.get("checkpoint_ns") is None else _namespace(conf)
+        before_id = None if before is None else _checkpoint_id(_configurable(before))
+
+        def accepts(metadata: Mapping[str, Any]) -> bool:
+            return all(metadata.get(key) == value for key, value in (filter or {}).items())
+
+        return self._listed(
+            self._store.scan(
+                thread_id,
+                checkpoint_ns,
+                checkpoint_id=checkpoint_id,
+                before=before_id,
+                accepts=accepts,
+            ),
+            limit,
+        )
+
+    @staticmethod
+    def _listed(found: Iterator[tuple[str, Loaded]], limit: int | None) -> Iterator[CheckpointTuple]:
+        remaining = limit
+        while remaining is None or remaining > 0:
+            entry = next(found, None)
+            if entry is None:
+                return
+            thread_id, loaded = entry
+            config = _config(thread_id, loaded.checkpoint_ns, loaded.checkpoint_id)
+            yield _tuple(thread_id, loaded, config)
+            remaining = None if remaining is None else remaining - 1
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Store a checkpoint in one atomic file. It is durable on return; see `fsync`.
+
+        Every channel value is packed and compared with the parent's, so a change made in place to an old
+        message is stored, too. `new_versions` is not needed for that and is ignored.
+
+        Args:
+            config: The thread, the namespace, and the parent as `checkpoint_id`.
+            checkpoint: The checkpoint.
+            metadata: Its metadata; scalars of the config are added, as LangGraph's savers do.
+            new_versions: Ignored.
+
+        Returns:
+            A config that addresses the stored checkpoint.
+
+        Raises:
+            StaleTurnError: A newer turn, a cancel or a delete fenced the writer out; or, outside a run,
+                the parent was read as the latest and is not the latest any more.
+            ThreadClosedError: The thread is closed.
+            InvalidIdError: An id is missing or cannot be used.
+            UnserializableValueError: The serde cannot write a value; names channel and path.
+            StorageError: The system refused, for want of space or permission, say.
+                In all cases nothing was stored.
+        """
+        conf = _configurable(config)
+        thread_id, checkpoint_ns = _thread_id(conf), _namespace(conf)
+        parent_id = _checkpoint_id(conf)
+        stored = dict(get_checkpoint_metadata(config, metadata))
+        for key in self._redact & stored.keys():
+            stored[key] = REDACTED
+        self._store.put(
+            thread_id,
+            checkpoint_ns,
+            parent_id,
+            self._turn(conf, thread_id, base=parent_id or ""),
+            checkpoint,
+            stored,
+            read_as_latest=isinstance(conf.get("checkpoint_id"), LatestId),
+        )
+        return _config(thread_id, checkpoint_ns, str(checkpoint["id"]))
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Store writes of a task on a checkpoint, which may come later. Durable on return; see `fsync`.
+
+        A write that is there already, by task and index, is kept; one to a special channel of
+        `WRITES_IDX_MAP` replaces the earlier. Repeating a call changes nothing.
+
+        Raises:
+            StaleTurnError: A newer turn, a cancel or a delete fenced the writer out.
+            ThreadClosedError: The thread is closed.
+            InvalidIdError: An id is missing or cannot be used.
+            UnserializableValueError: The serde cannot write a value; names channel and path.
+            StorageError: The system refused. In all cases nothing was stored.
+        """
+        conf = _configurable(config)
+        thread_id, checkpoint_ns = _thread_id(conf), _namespace(conf)
+        checkpoint_id = _checkpoint_id(conf)
+        if checkpoint_id is None:
+            raise InvalidIdError("checkpoint_id", None, "is missing; writes belong to a checkpoint")
+        entries = [
+            [WRITES_IDX_MAP.get(channel, position), channel, value]
+            for position, (channel, value) in enumerate(writes)
+        ]
+        if entries:
+            turn = self._turn(conf, thread_id, base=checkpoint_id)
+            self._store.put_writes(
+                thread_id, checkpoint_ns, checkpoint_id, turn, entries, task_id, task_path
+            )
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread and fence its running turn out.
+
+        What stays is a tombstone: a late write of an older turn raises `StaleTurnError` instead of
+        bringing the thread back, while a new run on the same id works.
+
+        Raises:
+            StorageError: A file could not be removed. The thread cannot be read any more all the same;
+                call again to remove the rest.
+        """
+        self._store.delete_thread(_thread_id({"thread_id": thread_id}))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints, with their writes, whose metadata name one of the runs.
+
+        Looks at every thread. Pages that other checkpoints share stay.
+
+        !!! warning "DeltaChannel"
+
+            The writes of a deleted run go, too; a `DeltaChannel` of a later checkpoint that still needs
+            them cannot be rebuilt.
+        """
+        self._store.delete_for_runs([str(run_id) for run_id in run_ids])
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy all checkpoints and writes of a thread to another, in one step.
+
+        What the target holds already stays, and its running turn is fenced out. A source that does not
+        exist copies nothing.
+
+        Raises:
+            InvalidIdError: Both threads hold a checkpoint of the same id that differs.
+            ThreadClosedError: The target is closed. Nothing was copied.
+            StorageError: The system refused. The target is as it was.
+        """
+        source, target = (_thread_id({"thread_id": i}) for i in (source_thread_id, target_thread_id))
+        self._store.copy_thread(source, target)
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Remove old checkpoints of threads.
+
+        With `"keep_latest"` the newest checkpoint of every namespace stays, with its writes, the ancestors
+        that its `DeltaChannel`s are rebuilt from, and the checkpoint that the newest turn was pointed at by
+        id until it has put its first. `"delete"` is `delete_thread`.
+
+        Raises:
+            ValueError: The strategy is unknown. Nothing was removed.
+        """
+        if strategy not in ("keep_latest", "delete"):
+            raise ValueError(f"strategy {strategy!r} is not one of 'keep_latest', 'delete'")
+        for thread_id in [_thread_id({"thread_id": i}) for i in thread_ids]:
+            if strategy == "delete":
+                self._store.delete_thread(thread_id)
+            else:
+                self._store.prune(thread_id)
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """The writes to `DeltaChannel`s since their last stored value, and that value.
+
+        Walks the parents of the addressed checkpoint once, reading only heads, the writes to these
+        channels and the values that end the walk.
+        """
+        if not channels:
+            return {}
+        conf = _configurable(config)
+        return self._store.delta_history(
+            _thread_id(conf), _namespace(conf), _checkpoint_id(conf), channels
+        )
+
+    # --- turns by hand ---
+
+    def turn(self, config: RunnableConfig) -> OpenTurn:
+        """Open a turn on a thread, for as long as a `with` or `async with` block lasts.
+
+        Every run with the config that the block gets writes under this one turn, in whatever process;
+        whoever held the thread before is fenced out. When the block ends, so does the turn: what has not
+        been written by then is refused.
+
+        Args:
+            config: With the `thread_id`.
+
+        Returns:
+            A context manager that gives the config to run with.
+
+        Raises:
+            InvalidIdError: There is no thread id.
+            ThreadClosedError: On entry, the thread is closed.
+
+        Example:
+            ```python
+            with saver.turn(config) as config:
+                graph.invoke(first, config)
+                graph.invoke(second, config)
+            ```
+        """
+        conf = _configurable(config)
+        return OpenTurn(self._store, config, _thread_id(conf), _checkpoint_id(conf) or "")
+
+    def cancel_turn(self, thread_id: str) -> None:
+        """Fence out whatever turn is running on a thread. Durable on return; new runs are welcome."""
+        self._store.raise_token(_thread_id({"thread_id": thread_id}), LedgerEvent.CANCEL)
+
+    def close_thread(self, thread_id: str) -> None:
+        """Fence out the running turn and refuse new ones until `reopen_thread`. Reading still works."""
+        self._store.raise_token(_thread_id({"thread_id": thread_id}), LedgerEvent.CLOSE)
+
+    def reopen_thread(self, thread_id: str) -> None:
+        """Admit new turns to a closed thread."""
+        self._store.raise_token(_thread_id({"thread_id": thread_id}), LedgerEvent.REOPEN)
+
+    # --- overview ---
+
+    def thread_ids(self) -> list[str]:
+        """The ids of all threads that hold a checkpoint. No checkpoint is read."""
+        return [*self._store.thread_ids()]
+
+    def stats(self) -> Stats:
+        """How many threads, checkpoints, files and bytes there are. No checkpoint is read."""
+        return self._store.stats()
+
+    def verify(self) -> list[Finding]:
+        """Every damaged, missing, orphaned or foreign file below the directory. Changes nothing."""
+        return [*verify_store(self.path, fsync=self._store.fsync)]
+
+    # --- async twins ---
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Async twin of `get_tuple`."""
+        return await offload(self.get_tuple, config)
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Async twin of `list`."""
+        found = await offload(self.list, config, filter=filter, before=before, limit=limit)
+        while (item := await offload(next, found, _END)) is not _END:
+            yield cast(CheckpointTuple, item)
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Async twin of `put`."""
+        return await offload(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Async twin of `put_writes`."""
+        await offload(self.put_writes, config, writes, task_id, task_path)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Async twin of `delete_thread`."""
+        await offload(self.delete_thread, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Async twin of `delete_for_runs`."""
+        await offload(self.delete_for_runs, run_ids)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Async twin of `copy_thread`."""
+        await offload(self.copy_thread, source_thread_id, target_thread_id)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Async twin of `prune`."""
+        await offload(self.prune, thread_ids, strategy=strategy)
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Async twin of `get_delta_channel_history`."""
+        return await offload(self.get_delta_channel_history, config=config, channels=channels)
+
+    async def acancel_turn(self, thread_id: str) -> None:
+        """Async twin of `cancel_turn`."""
+        await offload(self.cancel_turn, thread_id)
+
+    async def aclose_thread(self, thread_id: str) -> None:
+        """Async twin of `close_thread`."""
+        await offload(self.close_thread, thread_id)
+
+    async def areopen_thread(self, thread_id: str) -> None:
+        """Async twin of `reopen_thread`."""
+        await offload(self.reopen_thread, thread_id)
+
+    async def athread_ids(self) -> list[str]:  # type: ignore[valid-type]
+        """Async twin of `thread_ids`."""
+        return await offload(self.thread_ids)
+
+    async def astats(self) -> Stats:
+        """Async twin of `stats`."""
+        return await offload(self.stats)
+
+    async def averify(self) -> list[Finding]:  # type: ignore[valid-type]
+        """Async twin of `verify`."""
+        return await offload(self.verify)
+
+    def _turn(self, conf: Mapping[str, Any], thread_id: str, *, base: str) -> Turn | None:
+        token = explicit_token(conf, thread_id)
+        if token is not None:
+            return self._store.explicit_turn(thread_id, token)
+        control = control_of(conf)
+        return None if control is None else self._store.run_turn(control, thread_id, base=base)
+
+
+class OpenTurn:
+    """A turn on a thread while a `with` or `async with` block lasts. Made by `TurnCheckpointSaver.turn`."""
+
+    def __init__(
+        self, store: Store, config: RunnableConfig, thread_id: str, base: str
+    ) -> None:
+        self._store, self._config, self._thread_id, self._base = store, config, thread_id, base
+        self._turn: Turn | None = None
+
+    @property
+    def token(self) -> int:
+        """The token the turn holds; 0 before it is opened."""
+        return 0 if self._turn is None else self._turn.token
+
+    def __enter__(self) -> RunnableConfig:
+        self._turn = self._store.open_turn(self._thread_id, base=self._base)
+        carried = {"thread_id": self._thread_id, "token": self._turn.token}
+        conf = {**self._config.get("configurable", {}), TURN_KEY: carried}
+        return cast(RunnableConfig, {**self._config, "configurable": conf})
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._turn is not None:
+            self._store.settle_turn(self._thread_id, self._turn)
+
+    async def __aenter__(self) -> RunnableConfig:
+        return await offload(self.__enter__)
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await offload(self.__exit__)
+
+
+def _configurable(config: RunnableConfig) -> Mapping[str, Any]:
+    conf = config.get("configurable") if isinstance(config, Mapping) else None
+    if not isinstance(conf, Mapping):
+        raise InvalidIdError("config", config, "has no 'configurable' with a thread_id")
+    return conf
+
+
+def _thread_id(conf: Mapping[str, Any]) -> str:
+    thread_id = conf.get("thread_id")
+    if isinstance(thread_id, str):
+        return str(thread_id)
+    if isinstance(thread_id, (int, UUID)) and not isinstance(thread_id, bool):
+        return str(thread_id)
+    reason = "is missing" if thread_id is None else "is not a string, an int or a UUID"
+    raise InvalidIdError("thread_id", thread_id, reason)
+
+
+def _namespace(conf: Mapping[str, Any]) -> str:
+    checkpoint_ns = conf.get("checkpoint_ns") or ""
+    if not isinstance(checkpoint_ns, str):
+        raise InvalidIdError("checkpoint_ns", checkpoint_ns, "is not a string")
+    return str(checkpoint_ns)
+
+
+def _checkpoint_id(conf: Mapping[str, Any]) -> str | None:
+    # Every task's config carries the key with `None`: only a value addresses a checkpoint.
+    checkpoint_id = conf.get("checkpoint_id")
+    if not checkpoint_id:
+        return None
+    if not isinstance(checkpoint_id, str):
+        raise InvalidIdError("checkpoint_id", checkpoint_id, "is not a string")
+    return str(checkpoint_id)
+
+
+def _config(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> RunnableConfig:
+    return {
+        "configurable": {
+            "thread_id": thread_id,
+            "checkpoint_ns": checkpoint_ns,
+            "checkpoint_id": checkpoint_id,
+        }
+    }
+
+
+def _tuple(thread_id: str, loaded: Loaded, config: RunnableConfig) -> CheckpointTuple:
+    parent_id = loaded.parent_id
+    return CheckpointTuple(
+        config=config,
+        checkpoint=cast(Checkpoint, loaded.checkpoint),
+        metadata=cast(CheckpointMetadata, loaded.metadata),
+        parent_config=_config(thread_id, loaded.checkpoint_ns, parent_id) if parent_id else None,
+        pending_writes=loaded.writes,
+    )

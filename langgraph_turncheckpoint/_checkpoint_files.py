@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import zlib
 from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
@@ -43,8 +44,9 @@ from ._records import (
 )
 from .errors import DamagedCheckpointError, UnknownFormatError
 
-#: Listing this many names takes about 0.1 ms; more would make reading the latest depend on the history.
-BUCKET_SIZE: Final = 256
+#: Checkpoints in a bucket, on average. Listing that many names takes about 0.1 ms; more would make reading
+#: the latest depend on the history.
+BUCKET_SIZE: Final = 192
 
 DAMAGED_NAME: Final = "damaged"
 
@@ -108,9 +110,7 @@ class NamespaceFiles:
             if before is not None and bound >= before:
                 continue
             found = [checkpoint_id_of(n) for n in _files.list_directory(self.bucket(bound))]
-            yield from sorted(
-                (i for i in found if i is not None and (before is None or i < before)), reverse=True
-            )
+            yield from sorted((i for i in found if i is not None and (before is None or i < before)), reverse=True)
 
     def head_id(self) -> str | None:
         """The newest checkpoint id."""
@@ -314,11 +314,16 @@ class NamespaceFiles:
         directory = self.bucket(bound)
         if at < 0:
             _files.make_directory(directory, fsync=self._fsync)
-        elif at == len(bounds) - 1 and bound != checkpoint_id:
+        elif at == len(bounds) - 1 and zlib.crc32(name.encode()) % BUCKET_SIZE == 0:
+            # Chance decides, so that a put needs no count of what the bucket holds.
             names = _files.list_directory(directory)
-            if len(names) >= BUCKET_SIZE and all(
-                (other := checkpoint_id_of(n)) is None or other < checkpoint_id for n in names
-            ):
+            found = [
+                i
+                for n in names
+                for suffix in (CHECKPOINT_SUFFIX, PAGES_SUFFIX, EARLY_SUFFIX)
+                if (i := checkpoint_id_of(n, suffix)) is not None
+            ]
+            if len(found) >= BUCKET_SIZE // 4 and max(found) < checkpoint_id:
                 directory = self.bucket(checkpoint_id)
                 _files.make_directory(directory, fsync=self._fsync)
         return os.path.join(directory, name)

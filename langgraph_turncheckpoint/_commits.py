@@ -30,13 +30,14 @@ class Turn:
     Attributes:
         token: The token it holds.
         durable: Whether the token is known to be on the disk.
+        generation: The thread's generation when it was last looked at; 0 before that.
         swept: Namespaces in which this turn has already removed dead writers' temporaries.
     """
 
-    __slots__ = ("durable", "swept", "token")
+    __slots__ = ("durable", "generation", "swept", "token")
 
     def __init__(self, token: int, *, durable: bool) -> None:
-        self.token, self.durable = token, durable
+        self.token, self.durable, self.generation = token, durable, 0
         self.swept: set[str] = set()
 
 
@@ -48,30 +49,40 @@ class Committed(NamedTuple):
     generation: int
 
 
+class Target(NamedTuple):
+    """Where a write goes.
+
+    Attributes:
+        thread: The thread.
+        checkpoint_ns: The namespace.
+        checkpoint_id: The checkpoint that is put, or that writes belong to.
+        turn: The writer's turn; `None` outside any turn.
+    """
+
+    thread: ThreadFiles
+    checkpoint_ns: str
+    checkpoint_id: str
+    turn: Turn | None
+
+
 class WriteJob:
     """Writes of one task that wait to be appended.
 
     Args:
-        turn: The writer's turn; `None` outside any turn.
-        checkpoint_ns: The namespace.
-        checkpoint_id: The checkpoint the writes belong to.
+        target: The checkpoint, and who writes.
         task_id: The task.
         indexes: The index of each write; a negative one replaces, any other is kept if present.
         section_of: Builds the section for the writes at the given positions.
-        read_as_latest: Whether the writer got the checkpoint's id by asking for the latest.
     """
 
     def __init__(
         self,
-        turn: Turn | None,
-        checkpoint_ns: str,
-        checkpoint_id: str,
+        target: Target,
         task_id: str,
         indexes: Sequence[int],
         section_of: Callable[[list[int]], Section],
     ) -> None:
-        self.turn, self.checkpoint_ns, self.checkpoint_id = turn, checkpoint_ns, checkpoint_id
-        self.task_id, self.indexes, self.section_of = task_id, indexes, section_of
+        self.target, self.task_id, self.indexes, self.section_of = target, task_id, indexes, section_of
         self.first_blob: int | None = None
         self.whole = False
         self.namespace_path = ""
@@ -90,9 +101,7 @@ class Commits:
 
     # --- turns ---
 
-    def open_turn(
-        self, thread: ThreadFiles, *, fsync: bool, durable: bool = False, base: str = ""
-    ) -> Turn:
+    def open_turn(self, thread: ThreadFiles, *, fsync: bool, durable: bool = False, base: str = "") -> Turn:
         """Raise the token and hold it; `base` is the checkpoint the turn was pointed at by id.
 
         Raises:
@@ -124,10 +133,7 @@ class Commits:
 
     def put(
         self,
-        thread: ThreadFiles,
-        turn: Turn | None,
-        checkpoint_ns: str,
-        checkpoint_id: str,
+        target: Target,
         parent_id: str | None,
         section: Section,
         *,
@@ -138,10 +144,7 @@ class Commits:
         """Commit a checkpoint.
 
         Args:
-            thread: The thread.
-            turn: The writer's turn; outside any turn the put opens one of its own.
-            checkpoint_ns: The namespace.
-            checkpoint_id: The checkpoint's id.
+            target: The checkpoint; outside any turn the put opens one of its own.
             parent_id: The checkpoint it follows.
             section: Its body.
             built_on: Generation and epoch at which the pages it refers to were known to be there.
@@ -156,6 +159,7 @@ class Commits:
             StaleTurnError, ThreadClosedError: See `_turn`. Nothing was written.
             StorageError: The system refused. Nothing was written.
         """
+        thread, checkpoint_ns, checkpoint_id, turn = target
         with thread.ledger.hold() as held:
             files = thread.namespace(held.state, checkpoint_ns)
             if turn is not None:
@@ -176,6 +180,8 @@ class Commits:
                 held.write(advance(state, LedgerEvent.OPEN, thread_id=thread.thread_id))
                 if fsync:
                     held.sync()
+            if turn is not None:
+                turn.generation = state.generation
             if turn is None or checkpoint_ns not in turn.swept:
                 files.sweep()
                 if turn is not None:
@@ -186,13 +192,14 @@ class Commits:
 
     # --- writes ---
 
-    def put_writes(self, thread: ThreadFiles, job: WriteJob, *, fsync: bool) -> None:
+    def put_writes(self, job: WriteJob, *, fsync: bool) -> None:
         """Append writes; durable on return with `fsync`. `job.first_blob` is `None` if all were there.
 
         Raises:
             StaleTurnError, ThreadClosedError: See `_turn`. Nothing was written.
             StorageError: The system refused. Nothing was written.
         """
+        thread = job.target.thread
         with self._guard:
             waiting = self._queues.get(thread.path)
             if waiting is None:
@@ -213,7 +220,7 @@ class Commits:
             self._queues[thread.path] = []
         try:
             self._append(thread, batch, fsync=fsync)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again in every caller that waits
             for job in batch:
                 job.error = job.error or error
         with self._guard:
@@ -235,47 +242,40 @@ class Commits:
             for job in batch:
                 try:
                     self._check_job(held, thread, job, fsync=fsync)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - raised again in its caller
                     job.error = error
                 else:
-                    groups.setdefault((job.checkpoint_ns, job.checkpoint_id), []).append(job)
+                    groups.setdefault(job.target[1:3], []).append(job)
             for (checkpoint_ns, checkpoint_id), jobs in groups.items():
                 try:
                     files = thread.namespace(held.state, checkpoint_ns)
                     self._append_to(files, checkpoint_id, jobs)
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - raised again in their callers
                     for job in jobs:
                         job.error = error
 
-    def _check_job(
-        self, held: HeldLedger, thread: ThreadFiles, job: WriteJob, *, fsync: bool
-    ) -> None:
-        if job.turn is not None:
-            self._admit(held, thread, job.turn, fsync=fsync)
+    def _check_job(self, held: HeldLedger, thread: ThreadFiles, job: WriteJob, *, fsync: bool) -> None:
+        _, checkpoint_ns, checkpoint_id, turn = job.target
+        if turn is not None:
+            self._admit(held, thread, turn, fsync=fsync)
             return
-        files = thread.namespace(held.state, job.checkpoint_ns)
+        files = thread.namespace(held.state, checkpoint_ns)
         check_outside_turn(
             held.state,
             thread_id=thread.thread_id,
-            named_id=job.checkpoint_id,
-            named_exists=files.exists(job.checkpoint_id),
+            named_id=checkpoint_id,
+            named_exists=files.exists(checkpoint_id),
             read_as_latest=False,
             head_id=None,
         )
 
-    def _append_to(
-        self, files: NamespaceFiles, checkpoint_id: str, jobs: list[WriteJob]
-    ) -> None:
+    def _append_to(self, files: NamespaceFiles, checkpoint_id: str, jobs: list[WriteJob]) -> None:
         path, tail = self._tail(files, checkpoint_id)
         sections, seen = [], {task: set(indexes) for task, indexes in tail.seen.items()}
         number = tail.next_blob
         for job in jobs:
             present = seen.setdefault(job.task_id, set())
-            fresh = [
-                position
-                for position, index in enumerate(job.indexes)
-                if index < 0 or index not in present
-            ]
+            fresh = [position for position, index in enumerate(job.indexes) if index < 0 or index not in present]
             if not fresh:
                 continue
             present.update(job.indexes)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final, Literal
 
@@ -231,13 +232,14 @@ def find_sources(directory: Path | None) -> tuple[Path, list[str]]:
         root = directory.resolve()
         candidates = _walk(root)
         place = str(directory)
-    texts = [(size, path) for path in candidates if (size := text_size(root / path))]
+    by_size = sorted(((file_size(root / path), path) for path in candidates), reverse=True)
+    texts = list(islice((path for size, path in by_size if size and is_text(root / path)), FILES))
     if len(texts) < FILES:
         msg = (
             f"{place} has {len(texts)} readable text files; the demo needs {FILES}. Name another directory with --path"
         )
         raise DemoUsageError(msg)
-    return root, sorted(path for _, path in sorted(texts, reverse=True)[:FILES])
+    return root, sorted(texts)
 
 
 def _walk(root: Path) -> Iterator[str]:
@@ -254,16 +256,23 @@ def _walk(root: Path) -> Iterator[str]:
                     return
 
 
-def text_size(path: Path) -> int:
-    """Size of a regular UTF-8 text file in bytes; 0 for anything else."""
+def file_size(path: Path) -> int:
+    """Size of a regular file that is not too large; 0 for anything else."""
     try:
-        if not path.is_file() or path.stat().st_size > LARGEST_FILE_BYTES:
-            return 0
+        size = path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+    return size if size <= LARGEST_FILE_BYTES else 0
+
+
+def is_text(path: Path) -> bool:
+    """Whether a file can be read, and as UTF-8."""
+    try:
         data = path.read_bytes()
         data.decode("utf-8")
     except (OSError, UnicodeDecodeError):
-        return 0
-    return 0 if b"\0" in data else len(data)
+        return False
+    return b"\0" not in data
 
 
 def make_directory(directory: Path | None, *, root: Path, listed: list[str]) -> DemoFiles:

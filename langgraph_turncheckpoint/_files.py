@@ -15,9 +15,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Final
+from typing import Final, TypeVar
 
 from .errors import StorageError
 
@@ -33,6 +33,8 @@ except ImportError:
     msvcrt = None
 
 platform: str = sys.platform
+
+T = TypeVar("T")
 
 DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -314,8 +316,7 @@ class LockedFile:
 
 def _open(path: str, flags: int, mode: int = FILE_MODE) -> int:
     if platform == "win32":
-        fd: int = _retried(lambda: os.open(path, flags, mode))
-        return fd
+        return _retried(lambda: os.open(path, flags, mode))
     return os.open(path, flags, mode)
 
 
@@ -328,7 +329,7 @@ def _write_all(fd: int, data: bytes) -> None:
         written += step
 
 
-def _retried(call):  # type: ignore[no-untyped-def]
+def _retried(call: Callable[[], T]) -> T:
     """Run `call`; on Windows wait out another process that has the file open."""
     for _ in range(SHARING_RETRIES if platform == "win32" else 0):
         try:

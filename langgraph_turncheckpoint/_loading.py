@@ -138,9 +138,7 @@ class LoadedFile:
         """One channel's value."""
         return self._decoded(self._decoder(self.image.body, learn=False), head.channels[channel])[0]
 
-    def writes(
-        self, channels: set[str] | None = None, known: Known | None = None
-    ) -> list[PendingWrite]:
+    def writes(self, channels: set[str] | None = None, known: Known | None = None) -> list[PendingWrite]:
         """The writes made on the checkpoint, in LangGraph's order; only to `channels` if given."""
         found: dict[tuple[str, int], tuple[str, str, tuple[Decoder, Node]]] = {}
         for kind, section in self.image.records:
@@ -252,10 +250,6 @@ def writes_fields(task_id: str, indexes: list[int], token: int) -> list[Any]:
     return [pack_id(task_id), indexes, token]
 
 
-def checkpoint_fields(
-    checkpoint_id: str, checkpoint_ns: str, parent_id: str | None, token: int
-) -> list[Any]:
+def checkpoint_fields(checkpoint_id: str, checkpoint_ns: str, parent_id: str | None, token: int) -> list[Any]:
     """The clear fields of a checkpoint's body."""
     return [pack_id(checkpoint_id), pack_id(checkpoint_ns), pack_id(parent_id), token]
-
-

@@ -55,7 +55,7 @@ async def offload(operation: Callable[..., T], *args: Any, **kwargs: Any) -> T:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             cancelled = True
-        except Exception:
+        except Exception:  # noqa: BLE001
             break  # what it raised is read from `running` below
     if cancelled:
         if not running.cancelled():

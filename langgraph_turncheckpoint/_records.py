@@ -220,9 +220,7 @@ def encode_section(section: Section) -> bytes:
             [len(blob.data) for blob in section.blobs],
         ]
     )
-    return b"".join(
-        [_LENGTH.pack(len(clear)), clear, section.head.data, *(blob.data for blob in section.blobs)]
-    )
+    return b"".join([_LENGTH.pack(len(clear)), clear, section.head.data, *(blob.data for blob in section.blobs)])
 
 
 def parse_section(data: bytes | memoryview) -> Section:

@@ -18,7 +18,7 @@ import uuid
 import warnings
 import zoneinfo
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final
 
@@ -27,11 +27,11 @@ from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.checkpoint.serde.types import SendProtocol, _DeltaSnapshot
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.store.base import Item
 from xxhash import xxh3_128_digest
 
-from ._messages import STRICT, pack_messages, unpack_messages
+from ._messages import STRICT, join_messages, pack_messages, split_messages, unpack_messages
 from ._records import Sealed
 from ._sharing import Page
 from .errors import LossyTextWarning, RefusedValueError, UnresolvedTypeWarning, UnserializableValueError
@@ -42,6 +42,9 @@ _SEED: Final = secrets.randbits(60) << 2
 MESSAGES, PLAIN, SERDE, CUSTOM = "m", "p", "s:", "c:"
 #: Stands between how a page was packed and the tag under which the serde encrypted it.
 SEALED: Final = "|"
+
+#: A page of messages has its class codes behind the digest of their fields.
+DIGEST_SIZE: Final = 16
 
 _PROBE: Final = b"\x00turncheckpoint\xff"
 
@@ -90,9 +93,10 @@ class ValueCodec:
 
     def fast_page(self, items: list[Any]) -> Page | None:
         """Pack items that need no serializer; `None` for anything else."""
-        plain = pack_messages(items)
-        if plain is not None:
-            return Page(xxh3_128_digest(plain, _SEED), len(plain), plain, MESSAGES)
+        packed = pack_messages(items)
+        if packed is not None:
+            codes, plain = packed
+            return Page(xxh3_128_digest(plain, _SEED) + codes, len(plain), plain, MESSAGES)
         try:
             plain = ormsgpack.packb(items, None, STRICT)
         except (TypeError, ValueError):
@@ -133,9 +137,12 @@ class ValueCodec:
         if self._stock is None:
             tag, data = self._dumped(items)
             return Sealed(CUSTOM + tag, data)
+        plain = page.plain
+        if page.tag == MESSAGES:
+            plain = join_messages(page.digest[DIGEST_SIZE:], plain)
         if not self._encrypts:
-            return Sealed(page.tag, page.plain)
-        tag, data = self._serde.dumps_typed(page.plain)
+            return Sealed(page.tag, plain)
+        tag, data = self._serde.dumps_typed(plain)
         return Sealed(page.tag + SEALED + tag, data)
 
     def open_page(self, sealed: Sealed, *, learn: bool) -> tuple[list[Any], Page | None]:
@@ -155,8 +162,10 @@ class ValueCodec:
         self._check_sealed(sealed_tag)
         if sealed_by:
             data = self.open(Sealed(sealed_tag, data))
+        codes = b""
         if tag == MESSAGES:
             items, seed = list(unpack_messages(data)), _SEED
+            codes, data = split_messages(data)
         elif tag == PLAIN:
             items, seed = ormsgpack.unpackb(data), _SEED + 1
         elif tag == SERDE + "msgpack":
@@ -168,8 +177,9 @@ class ValueCodec:
             raise RefusedValueError(f"a page tagged {tag!r}", "only msgpack is ever loaded")
         if type(items) is not list:
             raise ValueError("not a page")
-        page = Page(xxh3_128_digest(data, seed), len(data), b"", tag) if learn else None
-        return items, page
+        if not learn:
+            return items, None
+        return items, Page(xxh3_128_digest(data, seed) + codes, len(data), b"", tag)
 
     @staticmethod
     def _loaded(serde: SerializerProtocol, tag: str, data: bytes | memoryview) -> Any:
@@ -220,7 +230,7 @@ def _is_stock(serde: SerializerProtocol) -> bool:
 def _keeps_bytes(serde: SerializerProtocol) -> bool:
     try:
         return bool(serde.loads_typed(serde.dumps_typed(_PROBE)) == _PROBE)
-    except Exception:
+    except Exception:  # noqa: BLE001 - a custom serde may refuse bytes with any error
         return False
 
 
@@ -304,7 +314,7 @@ def _check_named(named: Any) -> None:
         return
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception:
+    except Exception:  # noqa: BLE001 - importing a module may fail in any way
         warnings.warn(
             f"{module}.{name} cannot be found any more; its stored data is returned instead",
             UnresolvedTypeWarning,
@@ -316,13 +326,5 @@ def _check_named(named: Any) -> None:
 
 
 def _holds_data(cls: type) -> bool:
-    if issubclass(cls, _DATA_CLASSES) or dataclasses.is_dataclass(cls):
-        return True
-    if any(callable(getattr(cls, method, None)) for method in _DATA_METHODS):
-        return True
-    try:
-        return issubclass(cls, SendProtocol)
-    except TypeError:
-        return cls.__name__ == "Send" and cls.__module__ == "langgraph.types"
-
-
+    known = issubclass(cls, _DATA_CLASSES) or dataclasses.is_dataclass(cls)
+    return known or any(callable(getattr(cls, method, None)) for method in _DATA_METHODS)

@@ -81,17 +81,14 @@ class PageCodec(Protocol):
 class Part:
     """A stored page as the encoder knows it."""
 
-    __slots__ = ("count", "digest", "first", "ref", "size")
+    __slots__ = ("count", "digest", "first", "is_small", "ref", "size")
 
     def __init__(self, ref: BlobRef, count: int, size: int, digest: bytes, first: bytes) -> None:
         self.ref, self.count, self.size, self.digest, self.first = ref, count, size, digest, first
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the page should be merged with its neighbours."""
-        if self.size >= PAGE_BYTES // 2 or self.count >= PAGE_ITEMS_LIMIT:
-            return False
-        return self.count < PAGE_ITEMS or self.size < SMALL_PAGE_BYTES
+        #: Whether the page should be merged with its neighbours.
+        self.is_small = (
+            size < PAGE_BYTES // 2 and count < PAGE_ITEMS_LIMIT and (count < PAGE_ITEMS or size < SMALL_PAGE_BYTES)
+        )
 
 
 class Child(NamedTuple):
@@ -128,7 +125,8 @@ class Known:
 
     Attributes:
         shapes: How each channel of the parent checkpoint was stored.
-        pages: Every page that may be referred to, by digest.
+        pages: Pages that may be referred to, by digest: the parent's, those of its writes, and some of
+            older checkpoints.
     """
 
     __slots__ = ("pages", "shapes")
@@ -141,24 +139,35 @@ class Known:
         """Take in how a channel was stored."""
         if shape is not None:
             self.shapes[name] = shape
-            self._add_parts(shape)
+            self.add_pages(shape)
 
     def add_pages(self, shape: Shape | None) -> None:
-        """Take in pages that belong to no channel of the checkpoint: those of its writes."""
-        if shape is not None:
-            self._add_parts(shape)
+        """Take in the pages of a value."""
+        for part in shape.parts if shape is not None else ():
+            if type(part) is Part:
+                self.pages[part.digest] = part
+            elif isinstance(part, Child):
+                self.add_pages(part.shape)
+
+    def followed_by(self, shapes: dict[str, Shape | None], new: list[Part]) -> Known:
+        """What is known after a checkpoint that was encoded against this one."""
+        known = Known()
+        found = {name: shape for name, shape in shapes.items() if shape is not None}
+        if len(self.pages) > 64 + 2 * sum(len(shape.parts) for shape in found.values()):
+            for name, shape in found.items():
+                known.add(name, shape)
+            return known
+        # The pages are passed on rather than copied: taking in 190 again costs as much as the rest of a
+        # small save, and one that is in no newer checkpoint can still be referred to.
+        known.shapes, known.pages = found, self.pages
+        for part in new:
+            known.pages[part.digest] = part
+        return known
 
     @property
     def weight(self) -> int:
         """How many pages are known; a measure of memory."""
         return len(self.pages) + len(self.shapes)
-
-    def _add_parts(self, shape: Shape) -> None:
-        for part in shape.parts:
-            if isinstance(part, Part):
-                self.pages[part.digest] = part
-            elif part.shape is not None:
-                self._add_parts(part.shape)
 
 
 class Encoder:
@@ -173,7 +182,7 @@ class Encoder:
         self._codec = codec
         self._known = known or Known()
         self._fresh: dict[bytes, Part] = {}
-        self._own: list[Part] = []
+        self.own: list[Part] = []
         self._numbers: dict[BlobRef, int] = {}
         self._own_indexes: list[tuple[Shape, list[Part]]] = []
         self.blobs: list[Sealed] = []
@@ -189,7 +198,7 @@ class Encoder:
 
     def resolve(self, checkpoint_id: str, first_blob: int) -> None:
         """Tell all new parts where the commit has put them."""
-        for part in self._own:
+        for part in self.own:
             part.ref = BlobRef(checkpoint_id, first_blob + part.ref.number)
         for shape, parts in self._own_indexes:
             assert shape.index is not None
@@ -239,9 +248,7 @@ class Encoder:
             return [self._number(part), part.count]
         return [part.key, nodes[part.key]]
 
-    def _align(
-        self, items: list[Any], shape: Shape | None, kind: int
-    ) -> tuple[list[Part | Child], dict[str, Node]]:
+    def _align(self, items: list[Any], shape: Shape | None, kind: int) -> tuple[list[Part | Child], dict[str, Node]]:
         """Match items with the parent's parts in order; after a mismatch, find the way back."""
         base = shape.parts if shape is not None else []
         parts: list[Part | Child] = []
@@ -281,7 +288,8 @@ class Encoder:
                 run = items[at:]
                 break
             if starts is None:
-                starts = _starts(base)
+                # Behind the last known part there is nothing to find the way back to.
+                starts = {} if expected == len(base) else _starts(base)
             single = page_of(items[at : at + 1])
             found = self._resume(items, at, single, base, starts)
             if found is None:
@@ -377,9 +385,7 @@ class Encoder:
                 run, count, size = [], 0, 0
         return merged + run
 
-    def _indexed(
-        self, new: Shape, old: Shape | None
-    ) -> tuple[list[Part | Child], int | None]:
+    def _indexed(self, new: Shape, old: Shape | None) -> tuple[list[Part | Child], int | None]:
         """The parts to list in the node itself, and the number of the blob with those before."""
         parts = new.parts
         if len(parts) <= DIRECT_PARTS or any(isinstance(part, Child) for part in parts):
@@ -388,9 +394,7 @@ class Encoder:
         index = old.index if old is not None else None
         if index is not None:
             covered = len(index.refs)
-            if len(pages) - covered <= 2 * DIRECT_PARTS and index.refs == [
-                part.ref for part in pages[:covered]
-            ]:
+            if len(pages) - covered <= 2 * DIRECT_PARTS and index.refs == [part.ref for part in pages[:covered]]:
                 new.index = index
                 return parts[covered:], self._foreign_number(index.ref)
         covered = len(pages)
@@ -413,7 +417,7 @@ class Encoder:
             first = page.digest if len(items) == 1 else self._codec.page(items[:1]).digest
         part = Part(BlobRef(OWN, len(self.blobs)), len(items), page.size, page.digest, first)
         self.blobs.append(self._codec.seal_page(page, items))
-        self._own.append(part)
+        self.own.append(part)
         self._fresh[page.digest] = part
         return part
 
@@ -519,7 +523,7 @@ class Decoder:
             else:
                 self._extend(items, parts, self._ref(head), tail)
         shape = Shape(kind, parts, index) if self._learn else None
-        return (items if kind == LIST else {key: value for key, value in items}), shape
+        return (items if kind == LIST else dict(items)), shape
 
     def _extend(self, items: list[Any], parts: list[Part | Child], ref: BlobRef, count: int) -> None:
         found, part = self._page(ref, count)

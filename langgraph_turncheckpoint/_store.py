@@ -5,6 +5,7 @@ stay in `saver`; how a run's turn is found is `_runs`' business.
 from __future__ import annotations
 
 import heapq
+import itertools
 import os
 import threading
 import warnings
@@ -18,7 +19,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from . import _files
 from ._checkpoint_files import NamespaceFiles
 from ._collect import remove_checkpoints
-from ._commits import Turn, WriteJob
+from ._commits import Target, Turn, WriteJob
 from ._layout import checkpoint_stem
 from ._loading import (
     Head,
@@ -83,6 +84,7 @@ class _KnownPages:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._entries: OrderedDict[str, tuple[str, tuple[int, int], Known]] = OrderedDict()
+        self._weights: dict[str, int] = {}
         self._weight = 0
 
     def get(self, path: str, checkpoint_id: str) -> tuple[tuple[int, int], Known] | None:
@@ -95,20 +97,21 @@ class _KnownPages:
 
     def set(self, path: str, checkpoint_id: str, when: tuple[int, int], known: Known) -> None:
         with self._guard:
-            self._drop(path)
+            self._pop(path)
             self._entries[path] = (checkpoint_id, when, known)
-            self._weight += 1 + known.weight
+            weight = self._weights[path] = 1 + known.weight
+            self._weight += weight
             while self._weight > KNOWN_PAGES_LIMIT and len(self._entries) > 1:
-                self._drop(next(iter(self._entries)))
+                self._pop(next(iter(self._entries)))
 
-    def drop(self, path: str) -> None:
+    def drop(self, thread_path: str) -> None:
         with self._guard:
-            self._drop(path)
+            for path in [path for path in self._entries if path.startswith(thread_path + os.sep)]:
+                self._pop(path)
 
-    def _drop(self, path: str) -> None:
-        entry = self._entries.pop(path, None)
-        if entry is not None:
-            self._weight = sum(1 + known.weight for _, _, known in self._entries.values())
+    def _pop(self, path: str) -> None:
+        if self._entries.pop(path, None) is not None:
+            self._weight -= self._weights.pop(path)
 
 
 class Store:
@@ -121,9 +124,7 @@ class Store:
         strict: Whether damage raises where it would otherwise be passed over with a warning.
     """
 
-    def __init__(
-        self, root: str, serde: SerializerProtocol, *, fsync: bool, strict: bool
-    ) -> None:
+    def __init__(self, root: str, serde: SerializerProtocol, *, fsync: bool, strict: bool) -> None:
         self.root, self.fsync, self.strict = root, fsync, strict
         self._codec = ValueCodec(serde)
         self._known = _KnownPages()
@@ -156,9 +157,7 @@ class Store:
 
     def open_turn(self, thread_id: str, *, base: str) -> Turn:
         """Open a turn by hand; its token is durable."""
-        return self._shared.commits.open_turn(
-            self.thread(thread_id), fsync=self.fsync, durable=True, base=base
-        )
+        return self._shared.commits.open_turn(self.thread(thread_id), fsync=self.fsync, durable=True, base=base)
 
     def settle_turn(self, thread_id: str, turn: Turn) -> None:
         """End a turn that was opened by hand."""
@@ -234,25 +233,16 @@ class Store:
                 namespaces = thread.namespaces(state)
             else:
                 namespaces = [(checkpoint_ns, thread.namespace(state, checkpoint_ns))]
-            streams += [
-                _tagged(name, state, namespace, files, checkpoint_id, before)
-                for namespace, files in namespaces
-            ]
-        for found_id, name, state, namespace, files in heapq.merge(
-            *streams, key=lambda entry: entry[0], reverse=True
-        ):
-            loaded = self._scanned(state, files, namespace, found_id, accepts)
+            for namespace, files in namespaces:
+                ids = _matching(files, checkpoint_id, before)
+                streams.append(_places(name, namespace, files, ids))
+        for place in heapq.merge(*streams, key=lambda place: place.checkpoint_id, reverse=True):
+            loaded = self._scanned(place, accepts)
             if loaded is not None:
-                yield name, loaded
+                yield place.thread_id, loaded
 
-    def _scanned(
-        self,
-        state: LedgerState,
-        files: NamespaceFiles,
-        checkpoint_ns: str,
-        checkpoint_id: str,
-        accepts: Callable[[Mapping[str, Any]], bool],
-    ) -> Loaded | None:
+    def _scanned(self, place: _Place, accepts: Callable[[Mapping[str, Any]], bool]) -> Loaded | None:
+        _, checkpoint_ns, files, checkpoint_id = place
         try:
             image = files.read(checkpoint_id)
             if image is None:
@@ -297,13 +287,9 @@ class Store:
         writes: list[PendingWrite],
     ) -> Loaded:
         checkpoint = {**head.checkpoint, "channel_values": values}
-        return Loaded(
-            checkpoint_ns, file.checkpoint_id, file.parent_id, checkpoint, head.metadata, writes
-        )
+        return Loaded(checkpoint_ns, file.checkpoint_id, file.parent_id, checkpoint, head.metadata, writes)
 
-    def _present(
-        self, thread_id: str, checkpoint_ns: str
-    ) -> tuple[LedgerState, NamespaceFiles] | None:
+    def _present(self, thread_id: str, checkpoint_ns: str) -> tuple[LedgerState, NamespaceFiles] | None:
         thread = self.thread(thread_id)
         state = thread.ledger.read()
         return None if state is None else (state, thread.namespace(state, checkpoint_ns))
@@ -348,9 +334,7 @@ class Store:
                 history[channel]["seed"] = seeds[channel]
         return history
 
-    def _file(
-        self, files: NamespaceFiles, checkpoint_id: str | None, images: dict[str, Image]
-    ) -> LoadedFile | None:
+    def _file(self, files: NamespaceFiles, checkpoint_id: str | None, images: dict[str, Image]) -> LoadedFile | None:
         image = files.read(checkpoint_id) if checkpoint_id else None
         if image is None or checkpoint_id is None:
             return None
@@ -360,98 +344,77 @@ class Store:
 
     def put(
         self,
-        thread_id: str,
-        checkpoint_ns: str,
+        target: Target,
         parent_id: str | None,
-        turn: Turn | None,
         checkpoint: Mapping[str, Any],
         metadata: Mapping[str, Any],
         *,
         read_as_latest: bool,
     ) -> None:
         """Store a checkpoint; see `TurnCheckpointSaver.put`."""
-        checkpoint_id = checkpoint["id"]
+        thread, checkpoint_ns, checkpoint_id, turn = target
         check_checkpoint_id(checkpoint_id)
-        thread = self.thread(thread_id)
         token = 0 if turn is None else turn.token
         fields = checkpoint_fields(checkpoint_id, checkpoint_ns, parent_id, token)
-        for attempt in range(SHARING_ATTEMPTS + 1):
+        for attempt in itertools.count():
             known_at = None
             if parent_id is not None and attempt < SHARING_ATTEMPTS:
-                known_at = self._known_pages(thread, checkpoint_ns, parent_id)
+                known_at = self._known_pages(thread, turn, checkpoint_ns, parent_id)
             when, known = known_at or (None, None)
             encoder = Encoder(self._codec, known)
             section, shapes = encode_checkpoint(self._codec, encoder, fields, checkpoint, metadata)
             committed = self._shared.commits.put(
-                thread,
-                turn,
-                checkpoint_ns,
-                checkpoint_id,
+                target,
                 parent_id,
                 section,
                 built_on=when if section.refs else None,
                 read_as_latest=read_as_latest,
                 fsync=self.fsync,
             )
-            if committed is not None:
-                break
-            self._known.drop(self._namespace_path(thread, checkpoint_ns))
-        assert committed is not None
-        encoder.resolve(checkpoint_id, committed.first_blob)
-        known = Known()
-        for channel, shape in shapes.items():
-            known.add(channel, shape)
-        state = LedgerState(generation=committed.generation)
-        path = thread.namespace(state, checkpoint_ns).path
-        self._known.set(path, checkpoint_id, (committed.generation, committed.epoch), known)
+            if committed is None:
+                self._known.drop(thread.path)
+                continue
+            encoder.resolve(checkpoint_id, committed.first_blob)
+            known = (known or Known()).followed_by(shapes, encoder.own)
+            path = thread.namespace(LedgerState(generation=committed.generation), checkpoint_ns).path
+            self._known.set(path, checkpoint_id, (committed.generation, committed.epoch), known)
+            return
 
-    def put_writes(
-        self,
-        thread_id: str,
-        checkpoint_ns: str,
-        checkpoint_id: str,
-        turn: Turn | None,
-        entries: list[list[Any]],
-        task_id: str,
-        task_path: str,
-    ) -> None:
+    def put_writes(self, target: Target, entries: list[list[Any]], task_id: str, task_path: str) -> None:
         """Store writes; see `TurnCheckpointSaver.put_writes`. Entries are `[index, channel, value]`."""
-        check_checkpoint_id(checkpoint_id)
-        thread = self.thread(thread_id)
+        check_checkpoint_id(target.checkpoint_id)
         encoder = Encoder(self._codec, None)
         head, shapes = encode_writes(self._codec, encoder, task_path, entries)
-        token = 0 if turn is None else turn.token
+        token = 0 if target.turn is None else target.turn.token
 
         def section_of(positions: list[int]) -> Section:
-            kept = head
+            kept, blobs = head, encoder.blobs
             if len(positions) < len(entries):
-                # Only what is not there yet: the encoder numbers its blobs as it did the first time.
-                chosen = [entries[position] for position in positions]
                 again = Encoder(self._codec, None)
+                chosen = [entries[position] for position in positions]
                 kept, _ = encode_writes(self._codec, again, task_path, chosen)
-                encoder.blobs = again.blobs
-            indexes = [entries[position][0] for position in positions]
-            fields = writes_fields(task_id, indexes, token)
-            return Section(fields, 0, [], kept, encoder.blobs)
+                blobs = again.blobs
+            fields = writes_fields(task_id, [entries[position][0] for position in positions], token)
+            return Section(fields, 0, [], kept, blobs)
 
-        indexes = [entry[0] for entry in entries]
-        job = WriteJob(turn, checkpoint_ns, checkpoint_id, task_id, indexes, section_of)
-        self._shared.commits.put_writes(thread, job, fsync=self.fsync)
+        job = WriteJob(target, task_id, [entry[0] for entry in entries], section_of)
+        self._shared.commits.put_writes(job, fsync=self.fsync)
         if job.whole and job.first_blob is not None:
-            encoder.resolve(checkpoint_id, job.first_blob)
-            known_at = self._known.get(job.namespace_path, checkpoint_id)
+            encoder.resolve(target.checkpoint_id, job.first_blob)
+            known_at = self._known.get(job.namespace_path, target.checkpoint_id)
             if known_at is not None:
                 for shape in shapes:
                     known_at[1].add_pages(shape)
 
-    def _namespace_path(self, thread: ThreadFiles, checkpoint_ns: str) -> str:
-        state = thread.ledger.read() or LedgerState()
-        return thread.namespace(state, checkpoint_ns).path
-
     def _known_pages(
-        self, thread: ThreadFiles, checkpoint_ns: str, parent_id: str
+        self, thread: ThreadFiles, turn: Turn | None, checkpoint_ns: str, parent_id: str
     ) -> tuple[tuple[int, int], Known] | None:
         """The pages of the parent, and the generation and epoch at which they were there."""
+        if turn is not None and turn.generation:
+            last_seen = LedgerState(generation=turn.generation)
+            path = thread.namespace(last_seen, checkpoint_ns).path
+            if (known_at := self._known.get(path, parent_id)) is not None:
+                return known_at
         state = thread.ledger.read()
         if state is None:
             return None
@@ -485,7 +448,7 @@ class Store:
             for checkpoint_ns, files in thread.namespaces(state) if state is not None else ():
                 doomed = {i for i in files.ids() if self._run_id(files, i) in wanted}
                 if doomed:
-                    self._remove(thread, checkpoint_ns, lambda _, doomed=doomed: doomed)
+                    self._remove(thread, checkpoint_ns, _chosen(doomed))
 
     def _run_id(self, files: NamespaceFiles, checkpoint_id: str) -> Any:
         try:
@@ -569,9 +532,7 @@ class Store:
         for thread_id in thread_ids(self.root, fsync=self.fsync):
             thread = self.thread(thread_id)
             state = thread.ledger.read()
-            if state is not None and any(
-                files.head_id() is not None for _, files in thread.namespaces(state)
-            ):
+            if state is not None and any(files.head_id() is not None for _, files in thread.namespaces(state)):
                 yield thread_id
 
     def stats(self) -> Stats:
@@ -581,9 +542,7 @@ class Store:
             thread = self.thread(thread_id)
             state = thread.ledger.read() or LedgerState()
             threads += 1
-            checkpoints += sum(
-                sum(1 for _ in namespace.ids()) for _, namespace in thread.namespaces(state)
-            )
+            checkpoints += sum(sum(1 for _ in namespace.ids()) for _, namespace in thread.namespaces(state))
         for directory, _, names in os.walk(self.root):
             for name in names:
                 try:
@@ -602,6 +561,10 @@ class Store:
         _files.check_directory(self.root)
 
 
+def _chosen(doomed: set[str]) -> Callable[[tuple[LedgerState, NamespaceFiles]], set[str]]:
+    return lambda _: doomed
+
+
 def check_checkpoint_id(checkpoint_id: object) -> None:
     """Refuse a checkpoint id that cannot be a file name."""
     if not isinstance(checkpoint_id, str):
@@ -609,19 +572,21 @@ def check_checkpoint_id(checkpoint_id: object) -> None:
     checkpoint_stem(checkpoint_id)
 
 
-def _tagged(
-    name: str,
-    state: LedgerState,
-    checkpoint_ns: str,
-    files: NamespaceFiles,
-    checkpoint_id: str | None,
-    before: str | None,
-) -> Iterator[tuple[str, str, LedgerState, str, NamespaceFiles]]:
-    if checkpoint_id is not None:
-        ids: Iterator[str] = iter([checkpoint_id] if files.exists(checkpoint_id) else [])
-        if before is not None and checkpoint_id >= before:
-            return
-    else:
-        ids = files.ids(before=before)
-    for found in ids:
-        yield found, name, state, checkpoint_ns, files
+class _Place(NamedTuple):
+    """Where a checkpoint is."""
+
+    thread_id: str
+    checkpoint_ns: str
+    files: NamespaceFiles
+    checkpoint_id: str
+
+
+def _matching(files: NamespaceFiles, checkpoint_id: str | None, before: str | None) -> Iterator[str]:
+    if checkpoint_id is None:
+        return files.ids(before=before)
+    found = files.exists(checkpoint_id) and (before is None or checkpoint_id < before)
+    return iter([checkpoint_id] if found else [])
+
+
+def _places(thread_id: str, checkpoint_ns: str, files: NamespaceFiles, ids: Iterator[str]) -> Iterator[_Place]:
+    return (_Place(thread_id, checkpoint_ns, files, checkpoint_id) for checkpoint_id in ids)

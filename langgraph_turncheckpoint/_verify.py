@@ -120,9 +120,7 @@ def _verify_file(path: str, name: str, needed: dict[str, set[int]]) -> Iterator[
         return
     if image.damage:
         yield Finding(path, "damaged", image.damage)
-    if suffix != CHECKPOINT_SUFFIX and os.path.exists(
-        path.removesuffix(suffix) + CHECKPOINT_SUFFIX
-    ):
+    if suffix != CHECKPOINT_SUFFIX and os.path.exists(path.removesuffix(suffix) + CHECKPOINT_SUFFIX):
         yield Finding(path, "orphan", "was merged into the checkpoint's file")
     _collect_refs(checkpoint_id, image, needed)
 

@@ -50,9 +50,7 @@ class StaleTurnError(TurnCheckpointError):
         reason: What fenced the writer out, as a clause.
     """
 
-    def __init__(
-        self, thread_id: str, held: int, current: int, reason: str = "a newer turn holds the thread"
-    ) -> None:
+    def __init__(self, thread_id: str, held: int, current: int, reason: str = "a newer turn holds the thread") -> None:
         super().__init__(thread_id, held, current, reason)
         self.thread_id, self.held, self.current, self.reason = thread_id, held, current, reason
 

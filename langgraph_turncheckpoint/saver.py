@@ -4,6 +4,7 @@ operation itself is in `_store`, written once, and its async twin runs it in a t
 
 from __future__ import annotations
 
+import builtins
 import copy
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
@@ -20,13 +21,13 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    SerializerProtocol,
     get_checkpoint_metadata,
 )
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
-from ._commits import Turn
+from ._commits import Target, Turn
 from ._offload import offload
 from ._runs import TURN_KEY, control_of, explicit_token
 from ._store import Loaded, Stats, Store
@@ -140,7 +141,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             return self
         clone = copy.copy(self)
         clone.serde = widened.serde
-        clone._store = self._store.with_serde(clone.serde)
+        clone._store = self._store.with_serde(clone.serde)  # noqa: SLF001 - a copy of this very object
         return clone
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
@@ -193,7 +194,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         self,
         config: RunnableConfig | None,
         *,
-        filter: dict[str, Any] | None = None,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
@@ -250,7 +251,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
+        new_versions: ChannelVersions,  # noqa: ARG002
     ) -> RunnableConfig:
         """Store a checkpoint in one atomic file. It is durable on return; see `fsync`.
 
@@ -281,16 +282,15 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         stored = dict(get_checkpoint_metadata(config, metadata))
         for key in self._redact & stored.keys():
             stored[key] = REDACTED
+        turn = self._turn(conf, thread_id, base=parent_id or "")
         self._store.put(
-            thread_id,
-            checkpoint_ns,
+            Target(self._store.thread(thread_id), checkpoint_ns, checkpoint["id"], turn),
             parent_id,
-            self._turn(conf, thread_id, base=parent_id or ""),
             checkpoint,
             stored,
             read_as_latest=isinstance(conf.get("checkpoint_id"), LatestId),
         )
-        return _config(thread_id, checkpoint_ns, str(checkpoint["id"]))
+        return _config(thread_id, checkpoint_ns, checkpoint["id"])
 
     def put_writes(
         self,
@@ -317,14 +317,12 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         if checkpoint_id is None:
             raise InvalidIdError("checkpoint_id", None, "is missing; writes belong to a checkpoint")
         entries = [
-            [WRITES_IDX_MAP.get(channel, position), channel, value]
-            for position, (channel, value) in enumerate(writes)
+            [WRITES_IDX_MAP.get(channel, position), channel, value] for position, (channel, value) in enumerate(writes)
         ]
         if entries:
             turn = self._turn(conf, thread_id, base=checkpoint_id)
-            self._store.put_writes(
-                thread_id, checkpoint_ns, checkpoint_id, turn, entries, task_id, task_path
-            )
+            target = Target(self._store.thread(thread_id), checkpoint_ns, checkpoint_id, turn)
+            self._store.put_writes(target, entries, task_id, task_path)
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread and fence its running turn out.
@@ -393,9 +391,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         if not channels:
             return {}
         conf = _configurable(config)
-        return self._store.delta_history(
-            _thread_id(conf), _namespace(conf), _checkpoint_id(conf), channels
-        )
+        return self._store.delta_history(_thread_id(conf), _namespace(conf), _checkpoint_id(conf), channels)
 
     # --- turns by hand ---
 
@@ -440,7 +436,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
     # --- overview ---
 
-    def thread_ids(self) -> list[str]:
+    def thread_ids(self) -> builtins.list[str]:
         """The ids of all threads that hold a checkpoint. No checkpoint is read."""
         return [*self._store.thread_ids()]
 
@@ -448,7 +444,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """How many threads, checkpoints, files and bytes there are. No checkpoint is read."""
         return self._store.stats()
 
-    def verify(self) -> list[Finding]:
+    def verify(self) -> builtins.list[Finding]:
         """Every damaged, missing, orphaned or foreign file below the directory. Changes nothing."""
         return [*verify_store(self.path, fsync=self._store.fsync)]
 
@@ -462,7 +458,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         self,
         config: RunnableConfig | None,
         *,
-        filter: dict[str, Any] | None = None,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
@@ -525,7 +521,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """Async twin of `reopen_thread`."""
         await offload(self.reopen_thread, thread_id)
 
-    async def athread_ids(self) -> list[str]:  # type: ignore[valid-type]
+    async def athread_ids(self) -> builtins.list[str]:
         """Async twin of `thread_ids`."""
         return await offload(self.thread_ids)
 
@@ -533,7 +529,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """Async twin of `stats`."""
         return await offload(self.stats)
 
-    async def averify(self) -> list[Finding]:  # type: ignore[valid-type]
+    async def averify(self) -> builtins.list[Finding]:
         """Async twin of `verify`."""
         return await offload(self.verify)
 
@@ -548,9 +544,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 class OpenTurn:
     """A turn on a thread while a `with` or `async with` block lasts. Made by `TurnCheckpointSaver.turn`."""
 
-    def __init__(
-        self, store: Store, config: RunnableConfig, thread_id: str, base: str
-    ) -> None:
+    def __init__(self, store: Store, config: RunnableConfig, thread_id: str, base: str) -> None:
         self._store, self._config, self._thread_id, self._base = store, config, thread_id, base
         self._turn: Turn | None = None
 
@@ -576,7 +570,7 @@ class OpenTurn:
         await offload(self.__exit__)
 
 
-def _configurable(config: RunnableConfig) -> Mapping[str, Any]:
+def _configurable(config: RunnableConfig | object) -> Mapping[str, Any]:
     conf = config.get("configurable") if isinstance(config, Mapping) else None
     if not isinstance(conf, Mapping):
         raise InvalidIdError("config", config, "has no 'configurable' with a thread_id")

@@ -334,6 +334,8 @@ class NamespaceFiles:
 
     def _old_image(self, path: str) -> Image | None:
         """What a file to be replaced or appended to holds; a damaged one is set aside first."""
+        if not os.path.exists(path):
+            return None
         try:
             image = load_file(path)
         except DamagedCheckpointError:

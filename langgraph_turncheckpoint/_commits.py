@@ -86,9 +86,18 @@ class WriteJob:
         self.first_blob: int | None = None
         self.whole = False
         self.namespace_path = ""
-        self.error: BaseException | None = None
-        self.leads = False
-        self.woken = threading.Event()
+        self.done = False
+        self.error: Exception | None = None
+
+
+class _Queue:
+    """Jobs for one thread, and the lock whose holder does them."""
+
+    __slots__ = ("jobs", "lock")
+
+    def __init__(self) -> None:
+        self.jobs: list[WriteJob] = []
+        self.lock = threading.Lock()
 
 
 class Commits:
@@ -96,7 +105,7 @@ class Commits:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._queues: dict[str, list[WriteJob]] = {}
+        self._queues: dict[str, _Queue] = {}
         self._tails: OrderedDict[tuple[str, str], tuple[str, int, Tail]] = OrderedDict()
 
     # --- turns ---
@@ -199,60 +208,56 @@ class Commits:
             StaleTurnError, ThreadClosedError: See `_turn`. Nothing was written.
             StorageError: The system refused. Nothing was written.
         """
-        thread = job.target.thread
+        path = job.target.thread.path
         with self._guard:
-            waiting = self._queues.get(thread.path)
-            if waiting is None:
-                self._queues[thread.path] = []
-                job.leads = True
-            else:
-                waiting.append(job)
-        if not job.leads:
-            job.woken.wait()
-        if job.leads:
-            self._lead(thread, job, fsync=fsync)
+            queue = self._queues.setdefault(path, _Queue())
+            queue.jobs.append(job)
+        try:
+            with queue.lock:
+                if not job.done:
+                    with self._guard:
+                        batch, queue.jobs = queue.jobs, []
+                    try:
+                        self._append(job.target.thread, batch, fsync=fsync)
+                    finally:
+                        # Only after an interruption of this caller: the others do theirs themselves. What
+                        # is in the file by then is not written twice.
+                        undone = [other for other in batch if not other.done and other is not job]
+                        with self._guard:
+                            queue.jobs[:0] = undone
+        finally:
+            with self._guard:
+                # Interrupted while waiting: the others need not do it any more.
+                if job in queue.jobs:
+                    queue.jobs.remove(job)
+                if not queue.jobs and not queue.lock.locked():
+                    self._queues.pop(path, None)
         if job.error is not None:
             raise job.error
 
-    def _lead(self, thread: ThreadFiles, own: WriteJob, *, fsync: bool) -> None:
-        with self._guard:
-            batch = [own, *self._queues[thread.path]]
-            self._queues[thread.path] = []
-        try:
-            self._append(thread, batch, fsync=fsync)
-        except BaseException as error:  # noqa: BLE001 - raised again in every caller that waits
-            for job in batch:
-                job.error = job.error or error
-        with self._guard:
-            waiting = self._queues[thread.path]
-            # The next in line leads, so that nobody serves others for ever.
-            if waiting:
-                follower = waiting.pop(0)
-                follower.leads = True
-                follower.woken.set()
-            else:
-                del self._queues[thread.path]
-        for job in batch:
-            if job is not own:
-                job.woken.set()
-
     def _append(self, thread: ThreadFiles, batch: list[WriteJob], *, fsync: bool) -> None:
-        with thread.ledger.hold() as held:
-            groups: dict[tuple[str, str], list[WriteJob]] = {}
-            for job in batch:
-                try:
-                    self._check_job(held, thread, job, fsync=fsync)
-                except Exception as error:  # noqa: BLE001 - raised again in its caller
-                    job.error = error
-                else:
-                    groups.setdefault(job.target[1:3], []).append(job)
-            for (checkpoint_ns, checkpoint_id), jobs in groups.items():
-                try:
-                    files = thread.namespace(held.state, checkpoint_ns)
-                    self._append_to(files, checkpoint_id, jobs)
-                except Exception as error:  # noqa: BLE001 - raised again in their callers
-                    for job in jobs:
+        groups: dict[tuple[str, str], list[WriteJob]] = {}
+        failed: Exception | None = None
+        try:
+            with thread.ledger.hold() as held:
+                for job in batch:
+                    try:
+                        self._check_job(held, thread, job, fsync=fsync)
+                    except Exception as error:  # noqa: BLE001 - raised again in its caller
                         job.error = error
+                    else:
+                        groups.setdefault(job.target[1:3], []).append(job)
+                for (checkpoint_ns, checkpoint_id), jobs in groups.items():
+                    try:
+                        files = thread.namespace(held.state, checkpoint_ns)
+                        self._append_to(files, checkpoint_id, jobs)
+                    except Exception as error:  # noqa: BLE001 - raised again in their callers
+                        for job in jobs:
+                            job.error = error
+        except Exception as error:  # noqa: BLE001 - raised again in every caller
+            failed = error
+        for job in batch:
+            job.error, job.done = job.error or failed, True
 
     def _check_job(self, held: HeldLedger, thread: ThreadFiles, job: WriteJob, *, fsync: bool) -> None:
         _, checkpoint_ns, checkpoint_id, turn = job.target

@@ -16,6 +16,7 @@ from __future__ import annotations
 import struct
 import zlib
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import ormsgpack
@@ -131,6 +132,7 @@ class Image(NamedTuple):
 _TORN: Final = "torn"
 
 
+@lru_cache(maxsize=4096)
 def pack_id(text: str | None) -> str | bytes | None:
     """An id for the clear fields; a UUID in its usual form takes 16 bytes."""
     if text is not None and len(text) == 36:
@@ -154,6 +156,7 @@ def _surrogates_to_bytes(text: str | None) -> str | bytes | None:
     return text
 
 
+@lru_cache(maxsize=4096)
 def unpack_id(packed: str | bytes | None) -> str | None:
     """The id that `pack_id` packed."""
     if packed is None or isinstance(packed, str):

@@ -33,6 +33,8 @@ LARGE_ITEM_BYTES: Final = 4096
 INLINE_BYTES: Final = 512
 #: Reference lists longer than this move into a blob of their own.
 DIRECT_PARTS: Final = 48
+#: So many full pages are compared at once; more would not fit the allocator's fast sizes.
+GROUP_PARTS: Final = 4
 
 Node: TypeAlias = list[Any]
 
@@ -81,14 +83,28 @@ class PageCodec(Protocol):
 class Part:
     """A stored page as the encoder knows it."""
 
-    __slots__ = ("count", "digest", "first", "is_small", "ref", "size")
+    __slots__ = ("count", "digest", "first", "group", "is_small", "ref", "size")
 
     def __init__(self, ref: BlobRef, count: int, size: int, digest: bytes, first: bytes) -> None:
         self.ref, self.count, self.size, self.digest, self.first = ref, count, size, digest, first
+        #: The pages from here on that are compared with one packing, once they have been.
+        self.group: Group | None = None
         #: Whether the page should be merged with its neighbours.
         self.is_small = (
             size < PAGE_BYTES // 2 and count < PAGE_ITEMS_LIMIT and (count < PAGE_ITEMS or size < SMALL_PAGE_BYTES)
         )
+
+
+class Group(NamedTuple):
+    """Pages that follow each other, how many items they hold, and the digest of all packed as one.
+
+    Comparing page by page costs a third more than comparing by fours, and a tail of 31 pages with one item
+    each costs as much as 1,000 items in full pages.
+    """
+
+    parts: list[Part]
+    size: int
+    digest: bytes
 
 
 class Child(NamedTuple):
@@ -240,6 +256,7 @@ class Encoder:
     def _listing(self, items: list[Any], shape: Shape | None, kind: int) -> tuple[Node, Shape]:
         parts, nodes = self._align(items, shape, kind)
         new = Shape(kind, self._merged(items, parts))
+        self._group(items, new.parts)
         listed, index = self._indexed(new, shape)
         return [kind, [self._part_node(part, nodes) for part in listed], index], new
 
@@ -261,6 +278,11 @@ class Encoder:
             if 0 <= expected < len(base):
                 part = base[expected]
                 if isinstance(part, Part):
+                    if (group := self._matched_group(items, at, base, expected)) is not None:
+                        self._flush(run, parts)
+                        parts += group.parts
+                        at, expected = at + group.size, expected + len(group.parts)
+                        continue
                     end = at + part.count
                     if end <= total and page_of(items[at:end]).digest == part.digest:
                         self._flush(run, parts)
@@ -302,6 +324,38 @@ class Encoder:
             at, expected = at + part.count, position + 1 if position >= 0 else expected
         self._flush(run, parts)
         return parts, nodes
+
+    def _matched_group(self, items: list[Any], at: int, base: list[Part | Child], expected: int) -> Group | None:
+        """The pages from `expected` on that the items at `at` match all at once."""
+        group = getattr(base[expected], "group", None)
+        if group is None or base[expected : expected + len(group.parts)] != group.parts:
+            return None
+        page = self._codec.fast_page(items[at : at + group.size])
+        return None if page is None or page.digest != group.digest else group
+
+    def _group(self, items: list[Any], parts: list[Part | Child]) -> None:
+        """Prepare the next comparison: full pages by fours, and neighbouring small ones together."""
+        position = at = 0
+        while position < len(parts):
+            first = parts[position]
+            if not isinstance(first, Part):
+                position, at = position + 1, at + 1
+                continue
+            run = self._run(parts, position, first)
+            size = sum(part.count for part in run)
+            if len(run) > 1 and (first.group is None or first.group.parts != run):
+                page = self._codec.fast_page(items[at : at + size])
+                first.group = None if page is None else Group(run, size, page.digest)
+            position, at = position + len(run), at + size
+
+    @staticmethod
+    def _run(parts: list[Part | Child], position: int, first: Part) -> list[Part]:
+        run = [first]
+        for part in parts[position + 1 : position + (DIRECT_PARTS if first.is_small else GROUP_PARTS)]:
+            if not isinstance(part, Part) or part.is_small != first.is_small:
+                break
+            run.append(part)
+        return run
 
     def _is_child(self, entry: list[Any]) -> bool:
         if type(entry[1]) not in (list, dict) or not entry[1]:

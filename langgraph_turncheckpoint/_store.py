@@ -47,6 +47,9 @@ from .errors import (
 #: Pages whose fingerprints are remembered between saves, over all threads of a saver; about 300 bytes each.
 KNOWN_PAGES_LIMIT: Final = 50_000
 
+#: Files that a listing keeps in memory, because neighbouring checkpoints share their pages.
+SCAN_IMAGES_LIMIT: Final = 512
+
 #: How often a put is built anew when pages are removed under it, before it stops sharing any.
 SHARING_ATTEMPTS: Final = 3
 
@@ -222,6 +225,7 @@ class Store:
         accepts: Callable[[Mapping[str, Any]], bool],
     ) -> Iterator[tuple[str, Loaded]]:
         """Checkpoints with their threads' ids, newest first. Holds no lock between two of them."""
+        images: dict[str, dict[str, Image]] = {}
         wanted = list(self.thread_ids()) if thread_id is None else [thread_id]
         streams = []
         for name in wanted:
@@ -237,17 +241,24 @@ class Store:
                 ids = _matching(files, checkpoint_id, before)
                 streams.append(_places(name, namespace, files, ids))
         for place in heapq.merge(*streams, key=lambda place: place.checkpoint_id, reverse=True):
-            loaded = self._scanned(place, accepts)
+            if sum(map(len, images.values())) > SCAN_IMAGES_LIMIT:
+                images.clear()
+            loaded = self._scanned(place, accepts, images.setdefault(place.files.path, {}))
             if loaded is not None:
                 yield place.thread_id, loaded
 
-    def _scanned(self, place: _Place, accepts: Callable[[Mapping[str, Any]], bool]) -> Loaded | None:
+    def _scanned(
+        self,
+        place: _Place,
+        accepts: Callable[[Mapping[str, Any]], bool],
+        images: dict[str, Image],
+    ) -> Loaded | None:
         _, checkpoint_ns, files, checkpoint_id = place
         try:
             image = files.read(checkpoint_id)
             if image is None:
                 return None
-            file = LoadedFile(self._codec, files, checkpoint_id, image)
+            file = LoadedFile(self._codec, files, checkpoint_id, image, images)
             head = file.head()
             if not accepts(head.metadata):
                 return None

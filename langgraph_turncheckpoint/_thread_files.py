@@ -59,17 +59,20 @@ class ThreadFiles:
     def namespaces(self, state: LedgerState) -> list[tuple[str, NamespaceFiles]]:
         """Every namespace of the thread's present life, by name."""
         found = []
-        generation = self.generation(state)
-        for name in sorted(_files.list_directory(generation)):
-            if not is_component("n", name):
-                continue
-            files = NamespaceFiles(os.path.join(generation, name), fsync=self._fsync)
-            checkpoint_ns = literal_id("n", name)
+        for files in self.unnamed_namespaces(state):
+            checkpoint_ns = literal_id("n", os.path.basename(files.path))
             if checkpoint_ns is None:
                 checkpoint_ns = _spelled_out(files)
             if checkpoint_ns is not None:
                 found.append((checkpoint_ns, files))
         return found
+
+    def unnamed_namespaces(self, state: LedgerState) -> list[NamespaceFiles]:
+        """Every namespace of the thread's present life; no file is opened."""
+        generation = self.generation(state)
+        names = sorted(_files.list_directory(generation))
+        paths = [os.path.join(generation, name) for name in names if is_component("n", name)]
+        return [NamespaceFiles(path, fsync=self._fsync) for path in paths]
 
     def generation(self, state: LedgerState) -> str:
         """The directory of the thread's present life."""
@@ -84,7 +87,7 @@ class ThreadFiles:
         if self.ledger.read() is None:
             return
         with self.ledger.hold() as held:
-            heads = [files.head_id() or "" for _, files in self.namespaces(held.state)]
+            heads = [files.head_id() or "" for files in self.unnamed_namespaces(held.state)]
             newest = max(heads, default="")
             self._start_generation(held, advance(
                 held.state, LedgerEvent.DELETE, thread_id=self.thread_id, newest_id=newest

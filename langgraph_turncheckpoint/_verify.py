@@ -17,9 +17,10 @@ from ._layout import (
     checkpoint_id_of,
     generation_of,
     is_component,
+    literal_id,
 )
 from ._ledger import LEDGER_NAME, Ledger
-from ._records import INDEX_TAG, BlobRef, Image, MalformedError, parse_index, parse_slots
+from ._records import INDEX_TAG, BlobRef, Image, MalformedError, parse_index, parse_ledger_id, parse_slots
 from ._thread_files import THREADS_NAME, thread_directories
 from .errors import DamagedCheckpointError, StorageError, UnknownFormatError
 
@@ -62,6 +63,8 @@ def _verify_thread(path: str, *, fsync: bool) -> Iterator[Finding]:
         yield Finding(ledger_path, "missing", "the thread has no ledger")
     elif parse_slots(data)[1] or parse_slots(data)[0] is None:
         yield Finding(ledger_path, "damaged", "a slot of the ledger does not check")
+    elif literal_id("t", os.path.basename(path)) is None and parse_ledger_id(data) is None:
+        yield Finding(ledger_path, "damaged", "the thread's id cannot be read any more")
     state = Ledger(path, None, fsync=fsync).read()
     for name in sorted(_files.list_directory(path)):
         entry = os.path.join(path, name)

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
@@ -19,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from . import __version__
 from ._demo import DemoEvent, DemoFailedError, DemoReport, DemoUsageError, prepare_demo, run_demo
 from ._demo_agent import FILES, TURNS
 from .errors import TurnCheckpointError
@@ -59,7 +59,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(version("langgraph-turncheckpoint"))
+        typer.echo(__version__)
         raise typer.Exit
 
 
@@ -145,18 +145,19 @@ def threads(store: Store, as_json: AsJson = False) -> None:
         return
     for thread_id in ids:
         typer.echo(_printable(thread_id))
-    typer.echo(
-        f"{stats.threads} threads, {stats.checkpoints} checkpoints, {stats.files} files, {stats.size_bytes:,} bytes",
-        err=True,
-    )
+    counts = (_count(stats.threads, "thread"), _count(stats.checkpoints, "checkpoint"), _count(stats.files, "file"))
+    typer.echo(f"{', '.join(counts)}, {stats.size_bytes:,} bytes", err=True)
 
 
 @app.command(epilog=_STATUS.format(problem="a file is damaged or belongs to nothing"))
 def verify(store: Store, as_json: AsJson = False) -> None:
     """Check every file in a store, byte by byte, and change nothing.
 
-    Each damaged or orphaned file is named with the reason. Damage in one file does not affect other
-    threads; a thread with a damaged newest checkpoint goes on from the newest whole one.
+    Each line names a file and what is wrong with it. `damaged`, `missing` and `newer` concern stored
+    checkpoints: a thread whose newest one is damaged goes on from the newest whole one, and other threads are
+    not affected. `aside` is a damaged file that was kept for you; `temporary` and `orphan` are left over from
+    killed processes and cost only space, and in a store that is in use a `temporary` may belong to a writer at
+    work. `foreign` files belong to something else and are ignored.
     """
     try:
         with TurnCheckpointSaver(store) as saver:
@@ -170,7 +171,7 @@ def verify(store: Store, as_json: AsJson = False) -> None:
     else:
         for found in findings:
             typer.echo(f"{found.kind}: {_printable(str(found.path))}: {_printable(found.reason)}")
-        typer.echo(f"{stats.files} files checked, {len(findings)} problems found", err=True)
+        typer.echo(f"{_count(stats.files, 'file')} checked, {_count(len(findings), 'problem')} found", err=True)
     if findings:
         raise typer.Exit(PROBLEM)
 
@@ -178,6 +179,10 @@ def verify(store: Store, as_json: AsJson = False) -> None:
 def _fail(message: str, *, status: int) -> NoReturn:
     typer.echo(f"turncheckpoint: {message}", err=True)
     raise typer.Exit(status)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _printable(text: str) -> str:

@@ -1,7 +1,7 @@
 """LangGraph checkpoints that survive crashes, stale writers and long histories."""
 
 from . import errors
-from ._store import Stats
+from ._upkeep import Stats
 from ._verify import Finding
 from .errors import (
     DamagedCheckpointError,

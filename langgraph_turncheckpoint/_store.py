@@ -10,7 +10,7 @@ import os
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
@@ -18,7 +18,6 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from . import _files
 from ._checkpoint_files import NamespaceFiles
-from ._collect import remove_checkpoints
 from ._commits import Target, Turn, WriteJob
 from ._layout import checkpoint_stem
 from ._loading import (
@@ -34,7 +33,7 @@ from ._serde import ValueCodec
 from ._shared import shared_state
 from ._sharing import Encoder, Known
 from ._thread_files import ThreadFiles, thread_ids
-from ._turn import LedgerEvent, LedgerState, advance
+from ._turn import LedgerEvent, LedgerState
 from .errors import (
     DamagedCheckpointError,
     DamageWarning,
@@ -63,22 +62,6 @@ class Loaded(NamedTuple):
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
     writes: list[PendingWrite]
-
-
-class Stats(NamedTuple):
-    """What a store holds.
-
-    Attributes:
-        threads: Threads that hold at least one checkpoint.
-        checkpoints: Checkpoints over all threads and namespaces.
-        files: All files, ledgers and tombstones included.
-        size_bytes: Their length together.
-    """
-
-    threads: int
-    checkpoints: int
-    files: int
-    size_bytes: int
 
 
 class _KnownPages:
@@ -193,7 +176,7 @@ class Store:
                 if self.strict:
                     raise
                 first_error = first_error or error
-                self._warn(error, "; falling back to the newest whole checkpoint before it")
+                self.warn(error, "; falling back to the newest whole checkpoint before it")
         if first_error is not None:
             raise first_error
         return None
@@ -266,7 +249,7 @@ class Store:
         except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
             if self.strict:
                 raise
-            self._warn(error, "; it is left out of the list")
+            self.warn(error, "; it is left out of the list")
             return None
 
     def _load(
@@ -281,7 +264,7 @@ class Store:
             damage = DamagedCheckpointError(files.file(checkpoint_id), image.damage)
             if self.strict:
                 raise damage
-            self._warn(damage, "; the writes in its sound part are used")
+            self.warn(damage, "; the writes in its sound part are used")
         known = Known()
         file = LoadedFile(self._codec, files, checkpoint_id, image)
         head = file.head()
@@ -306,7 +289,8 @@ class Store:
         return None if state is None else (state, thread.namespace(state, checkpoint_ns))
 
     @staticmethod
-    def _warn(error: Exception, consequence: str) -> None:
+    def warn(error: Exception, consequence: str) -> None:
+        """Tell that damage was passed over, and what follows."""
         warnings.warn(f"{error}{consequence}", DamageWarning, stacklevel=4)
 
     def delta_history(
@@ -325,9 +309,9 @@ class Store:
             _, files = found
             images: dict[str, Image] = {}
             start = checkpoint_id or files.head_id()
-            file = self._file(files, start, images)
+            file = self.file(files, start, images)
             while file is not None and remaining:
-                file = self._file(files, file.parent_id, images)
+                file = self.file(files, file.parent_id, images)
                 if file is None:
                     break
                 writes = file.writes(remaining)
@@ -345,7 +329,10 @@ class Store:
                 history[channel]["seed"] = seeds[channel]
         return history
 
-    def _file(self, files: NamespaceFiles, checkpoint_id: str | None, images: dict[str, Image]) -> LoadedFile | None:
+    def file(
+        self, files: NamespaceFiles, checkpoint_id: str | None, images: dict[str, Image] | None = None
+    ) -> LoadedFile | None:
+        """A checkpoint's file, to be decoded on demand; `None` if there is none."""
         image = files.read(checkpoint_id) if checkpoint_id else None
         if image is None or checkpoint_id is None:
             return None
@@ -442,100 +429,6 @@ class Store:
             return None  # a parent that cannot be read has nothing to share
         return self._known.get(files.path, parent_id)
 
-    # --- removing and copying ---
-
-    def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread; see `TurnCheckpointSaver.delete_thread`."""
-        self.thread(thread_id).delete()
-
-    def delete_for_runs(self, run_ids: Collection[str]) -> None:
-        """Delete what runs wrote; see `TurnCheckpointSaver.delete_for_runs`."""
-        wanted = set(run_ids)
-        if not wanted:
-            return
-        for thread_id in list(self.thread_ids()):
-            thread = self.thread(thread_id)
-            state = thread.ledger.read()
-            for checkpoint_ns, files in thread.namespaces(state) if state is not None else ():
-                doomed = {i for i in files.ids() if self._run_id(files, i) in wanted}
-                if doomed:
-                    self._remove(thread, checkpoint_ns, _chosen(doomed))
-
-    def _run_id(self, files: NamespaceFiles, checkpoint_id: str) -> Any:
-        try:
-            image = files.read(checkpoint_id)
-            if image is None:
-                return None
-            return LoadedFile(self._codec, files, checkpoint_id, image).head().metadata.get("run_id")
-        except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
-            if self.strict:
-                raise
-            self._warn(error, "; whose run it is cannot be told, so it stays")
-            return None
-
-    def prune(self, thread_id: str) -> None:
-        """Keep the newest checkpoint of each namespace, and what it cannot be read without."""
-        thread = self.thread(thread_id)
-        state = thread.ledger.read()
-        if state is None:
-            return
-        for checkpoint_ns, _ in thread.namespaces(state):
-            self._remove(thread, checkpoint_ns, self._prunable)
-
-    def _prunable(self, held: tuple[LedgerState, NamespaceFiles]) -> set[str]:
-        state, files = held
-        ids = list(files.ids())
-        keep: set[str] = set()
-        images: dict[str, Image] = {}
-        for checkpoint_id in ids:
-            keep.add(checkpoint_id)  # a damaged head stays where it is, for whoever wants to look
-            try:
-                file = self._file(files, checkpoint_id, images)
-                if file is None:
-                    continue
-                keep |= self._delta_ancestors(files, file)
-                if state.base and file.token < state.token:
-                    keep.add(state.base)  # the newest turn has yet to put what it builds on this
-                break
-            except (DamagedCheckpointError, UnknownFormatError):
-                continue
-        return set(ids) - keep
-
-    def _delta_ancestors(self, files: NamespaceFiles, file: LoadedFile) -> set[str]:
-        """The ancestors whose writes rebuild the delta channels that the checkpoint does not hold."""
-        head = file.head()
-        counters = head.metadata.get("counters_since_delta_snapshot") or {}
-        missing = set(counters) - head.channels.keys()
-        ancestors: set[str] = set()
-        walk: LoadedFile | None = file
-        while missing and walk is not None:
-            walk = self._file(files, walk.parent_id, {})
-            if walk is not None:
-                ancestors.add(walk.checkpoint_id)
-                missing -= walk.head().channels.keys()
-        return ancestors
-
-    def _remove(
-        self,
-        thread: ThreadFiles,
-        checkpoint_ns: str,
-        choose: Callable[[tuple[LedgerState, NamespaceFiles]], set[str]],
-    ) -> None:
-        with thread.ledger.hold() as held:
-            files = thread.namespace(held.state, checkpoint_ns)
-            doomed = choose((held.state, files))
-            if not doomed:
-                return
-            held.write(advance(held.state, LedgerEvent.COLLECT, thread_id=thread.thread_id))
-            if self.fsync:
-                held.sync()
-            remove_checkpoints(files, doomed)
-            files.remove_early(upto=max(doomed))
-
-    def copy_thread(self, source_id: str, target_id: str) -> None:
-        """Copy a thread; see `TurnCheckpointSaver.copy_thread`."""
-        self.thread(target_id).copy_from(self.thread(source_id))
-
     # --- overview ---
 
     def thread_ids(self) -> Iterator[str]:
@@ -543,25 +436,8 @@ class Store:
         for thread_id in thread_ids(self.root, fsync=self.fsync):
             thread = self.thread(thread_id)
             state = thread.ledger.read()
-            if state is not None and any(files.head_id() is not None for _, files in thread.namespaces(state)):
+            if state is not None and any(files.head_id() is not None for files in thread.unnamed_namespaces(state)):
                 yield thread_id
-
-    def stats(self) -> Stats:
-        """Counts and sizes, from names and lengths alone."""
-        threads = checkpoints = files = size_bytes = 0
-        for thread_id in self.thread_ids():
-            thread = self.thread(thread_id)
-            state = thread.ledger.read() or LedgerState()
-            threads += 1
-            checkpoints += sum(sum(1 for _ in namespace.ids()) for _, namespace in thread.namespaces(state))
-        for directory, _, names in os.walk(self.root):
-            for name in names:
-                try:
-                    size_bytes += os.lstat(os.path.join(directory, name)).st_size
-                    files += 1
-                except FileNotFoundError:
-                    continue
-        return Stats(threads, checkpoints, files, size_bytes)
 
     def check_root(self) -> None:
         """Fail early where the directory can never be one.
@@ -570,10 +446,6 @@ class Store:
             StorageError: The path is something else than a directory.
         """
         _files.check_directory(self.root)
-
-
-def _chosen(doomed: set[str]) -> Callable[[tuple[LedgerState, NamespaceFiles]], set[str]]:
-    return lambda _: doomed
 
 
 def check_checkpoint_id(checkpoint_id: object) -> None:

@@ -27,11 +27,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self
 
+from . import _upkeep
 from ._commits import Target, Turn
 from ._offload import offload
 from ._runs import TURN_KEY, control_of, explicit_token
-from ._store import Loaded, Stats, Store
+from ._store import Loaded, Store
 from ._turn import LedgerEvent
+from ._upkeep import Stats
 from ._verify import Finding, verify_store
 from .errors import InvalidIdError
 
@@ -334,7 +336,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             StorageError: A file could not be removed. The thread cannot be read any more all the same;
                 call again to remove the rest.
         """
-        self._store.delete_thread(_thread_id({"thread_id": thread_id}))
+        self._store.thread(_thread_id({"thread_id": thread_id})).delete()
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints, with their writes, whose metadata name one of the runs.
@@ -346,7 +348,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             The writes of a deleted run go, too; a `DeltaChannel` of a later checkpoint that still needs
             them cannot be rebuilt.
         """
-        self._store.delete_for_runs([str(run_id) for run_id in run_ids])
+        _upkeep.delete_for_runs(self._store, [str(run_id) for run_id in run_ids])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and writes of a thread to another, in one step.
@@ -360,7 +362,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             StorageError: The system refused. The target is as it was.
         """
         source, target = (_thread_id({"thread_id": i}) for i in (source_thread_id, target_thread_id))
-        self._store.copy_thread(source, target)
+        self._store.thread(target).copy_from(self._store.thread(source))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove old checkpoints of threads.
@@ -376,9 +378,9 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             raise ValueError(f"strategy {strategy!r} is not one of 'keep_latest', 'delete'")
         for thread_id in [_thread_id({"thread_id": i}) for i in thread_ids]:
             if strategy == "delete":
-                self._store.delete_thread(thread_id)
+                self._store.thread(thread_id).delete()
             else:
-                self._store.prune(thread_id)
+                _upkeep.prune(self._store, thread_id)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -442,7 +444,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
     def stats(self) -> Stats:
         """How many threads, checkpoints, files and bytes there are. No checkpoint is read."""
-        return self._store.stats()
+        return _upkeep.stats(self._store)
 
     def verify(self) -> builtins.list[Finding]:
         """Every damaged, missing, orphaned or foreign file below the directory. Changes nothing."""

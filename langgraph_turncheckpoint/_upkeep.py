@@ -1,0 +1,133 @@
+"""What keeps a store small: pruning, deleting what runs wrote, counting. Reading and writing checkpoints is
+`_store`'s; how pages survive the checkpoints they came with is `_collect`'s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, TypeAlias
+
+from ._checkpoint_files import NamespaceFiles
+from ._collect import remove_checkpoints
+from ._loading import LoadedFile
+from ._store import Store
+from ._thread_files import ThreadFiles
+from ._turn import LedgerEvent, LedgerState, advance
+from .errors import DamagedCheckpointError, RefusedValueError, UnknownFormatError
+
+Choice: TypeAlias = Callable[[LedgerState, NamespaceFiles], set[str]]
+
+
+class Stats(NamedTuple):
+    """What a store holds.
+
+    Attributes:
+        threads: Threads that hold at least one checkpoint.
+        checkpoints: Checkpoints over all threads and namespaces.
+        files: All files, ledgers and tombstones included.
+        size_bytes: Their length together.
+    """
+
+    threads: int
+    checkpoints: int
+    files: int
+    size_bytes: int
+
+
+def delete_for_runs(store: Store, run_ids: Collection[str]) -> None:
+    """Delete what runs wrote; see `TurnCheckpointSaver.delete_for_runs`."""
+    wanted = set(run_ids)
+    for thread_id in [*store.thread_ids()] if wanted else []:
+        thread = store.thread(thread_id)
+        state = thread.ledger.read()
+        for checkpoint_ns, files in thread.namespaces(state) if state is not None else ():
+            doomed = {i for i in files.ids() if _run_id(store, files, i) in wanted}
+            if doomed:
+                _remove(store, thread, checkpoint_ns, _fixed(doomed))
+
+
+def _run_id(store: Store, files: NamespaceFiles, checkpoint_id: str) -> Any:
+    try:
+        file = store.file(files, checkpoint_id)
+        return None if file is None else file.head().metadata.get("run_id")
+    except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
+        if store.strict:
+            raise
+        store.warn(error, "; whose run it is cannot be told, so it stays")
+        return None
+
+
+def _fixed(doomed: set[str]) -> Choice:
+    return lambda _state, _files: doomed
+
+
+def prune(store: Store, thread_id: str) -> None:
+    """Keep the newest checkpoint of each namespace, and what it cannot be read without."""
+    thread = store.thread(thread_id)
+    state = thread.ledger.read()
+    for checkpoint_ns, _ in thread.namespaces(state) if state is not None else ():
+        _remove(store, thread, checkpoint_ns, lambda state, files: _prunable(store, state, files))
+
+
+def _prunable(store: Store, state: LedgerState, files: NamespaceFiles) -> set[str]:
+    ids = [*files.ids()]
+    keep: set[str] = set()
+    for checkpoint_id in ids:
+        keep.add(checkpoint_id)  # a damaged head stays where it is, for whoever wants to look
+        try:
+            file = store.file(files, checkpoint_id)
+            if file is None:
+                continue
+            keep |= _delta_ancestors(store, files, file)
+            if state.base and file.token < state.token:
+                keep.add(state.base)  # the newest turn has yet to put what it builds on this
+            break
+        except (DamagedCheckpointError, UnknownFormatError):
+            continue
+    return set(ids) - keep
+
+
+def _delta_ancestors(store: Store, files: NamespaceFiles, file: LoadedFile) -> set[str]:
+    """The ancestors whose writes rebuild the delta channels that the checkpoint does not hold."""
+    head = file.head()
+    missing = set(head.metadata.get("counters_since_delta_snapshot") or {}) - head.channels.keys()
+    ancestors: set[str] = set()
+    walk: LoadedFile | None = file
+    while missing and walk is not None:
+        walk = store.file(files, walk.parent_id)
+        if walk is not None:
+            ancestors.add(walk.checkpoint_id)
+            missing -= walk.head().channels.keys()
+    return ancestors
+
+
+def _remove(store: Store, thread: ThreadFiles, checkpoint_ns: str, choose: Choice) -> None:
+    with thread.ledger.hold() as held:
+        files = thread.namespace(held.state, checkpoint_ns)
+        doomed = choose(held.state, files)
+        if not doomed:
+            return
+        held.write(advance(held.state, LedgerEvent.COLLECT, thread_id=thread.thread_id))
+        if store.fsync:
+            held.sync()
+        remove_checkpoints(files, doomed)
+        files.remove_early(upto=max(doomed))
+
+
+def stats(store: Store) -> Stats:
+    """Counts and sizes, from names and lengths alone."""
+    threads = checkpoints = files = size_bytes = 0
+    for thread_id in store.thread_ids():
+        thread = store.thread(thread_id)
+        threads += 1
+        for namespace in thread.unnamed_namespaces(thread.ledger.read() or LedgerState()):
+            checkpoints += sum(1 for _ in namespace.ids())
+    for directory, _, names in os.walk(store.root):
+        for name in names:
+            try:
+                size_bytes += os.lstat(os.path.join(directory, name)).st_size
+                files += 1
+            except FileNotFoundError:
+                continue
+    return Stats(threads, checkpoints, files, size_bytes)

@@ -107,10 +107,10 @@ def demo(
 ) -> None:
     """Kill an agent in its work, and watch a second process finish it.
 
-    An agent reads 20 files, one per turn, and writes a Markdown summary, 30 turns in all. In turn 25 its
-    process is killed with SIGKILL while a tool runs. A second process opens the same directory, resumes
-    the same thread and finishes. Then a table shows what was done, and what was done twice: no finished
-    tool call should be.
+    An agent reads 20 files, one per turn, and writes a Markdown summary, 30 turns in all. In turn 25 its process
+    is killed with SIGKILL while a tool runs, as soon as the results of the turn's other tool calls are in the
+    store. A second process opens the same directory, resumes the same thread and finishes. Then a table shows
+    what was done, and what was done twice: no finished tool call should be.
     """
     try:
         plan = prepare_demo(directory=directory, sources=path, model=model)

@@ -1,0 +1,320 @@
+"""The `turncheckpoint` command: what it prints, which exit status it gives, what it leaves alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint
+from typer.testing import CliRunner
+
+from langgraph_turncheckpoint import TurnCheckpointSaver, __version__, _demo, cli
+from langgraph_turncheckpoint._demo import DemoEvent, DemoReport, ProcessCount
+
+GOOD = DemoReport(
+    ok=True,
+    model=None,
+    before_kill=ProcessCount(pid=11, turns=25, tool_calls_finished=32),
+    after_kill=ProcessCount(pid=12, turns=5, tool_calls_finished=10),
+    killed_by_signal=9,
+    kill_turn=25,
+    killed_call="write_section 12",
+    finished_calls_run_again=0,
+    unfinished_calls_run_again=1,
+    turns_repeated=0,
+    resume_seconds=0.5,
+    read_seconds=0.002,
+    starting_over_percent=83,
+    missing_sections=(),
+    directory="/d",
+    checkpoints="/d/checkpoints",
+    effects="/d/effects.jsonl",
+    summary="/d/summary.md",
+)
+EVENTS = [
+    DemoEvent("start", 1, 11),
+    DemoEvent("turn", 1, 11, 25, ("write_section 11", "write_section 12")),
+    DemoEvent("tool", 1, 11, 25, ("write_section 11",)),
+    DemoEvent("kill", 1, 11, 25, ("write_section 12",)),
+    DemoEvent("start", 2, 12),
+    DemoEvent("tool", 2, 12, 0, ("write_section 12",)),
+    DemoEvent("turn", 2, 12, 30, ()),
+    DemoEvent("end", 2, 12),
+]
+
+
+@pytest.fixture
+def invoke():
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(cli.app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def played_demo(monkeypatch):
+    """Replaces the two processes by their events and a report."""
+
+    def play(report):
+        def run_demo(plan, *, on_event):
+            for event in EVENTS:
+                on_event(event)
+            return report
+
+        monkeypatch.setattr(cli, "prepare_demo", lambda **_options: None)
+        monkeypatch.setattr(cli, "run_demo", run_demo)
+
+    return play
+
+
+def save_thread(store, *thread_ids):
+    with TurnCheckpointSaver(store) as saver:
+        for thread_id in thread_ids:
+            config: RunnableConfig = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+            checkpoint: Checkpoint = {
+                "v": 4,
+                "id": "1f000000-0000-6000-8000-000000000001",
+                "ts": "2026-01-01T00:00:00+00:00",
+                "channel_values": {"text": "hello"},
+                "channel_versions": {"text": "1"},
+                "versions_seen": {},
+                "updated_channels": None,
+            }
+            saver.put(config, checkpoint, {"source": "input", "step": -1}, {"text": "1"})
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+# Help and installation
+
+
+@pytest.mark.parametrize("command", [(), ("demo",), ("threads",), ("verify",)])
+def test_help_names_every_exit_status(invoke, command):
+    result = invoke(*command, "--help")
+    assert result.exit_code == 0
+    text = " ".join(result.output.split())
+    assert "Exit status: 0 all is well, 1" in text
+    assert "2 the command was not understood" in text
+
+
+def test_help_tells_a_newcomer_where_to_begin(invoke):
+    assert "turncheckpoint demo" in " ".join(invoke("--help").output.split())
+
+
+def test_version_is_that_of_the_package(invoke):
+    assert invoke("--version").output == f"{__version__}\n"
+
+
+def test_an_unknown_command_is_a_usage_error(invoke):
+    assert invoke("explode").exit_code == 2
+
+
+def run_main_without(module):
+    script = (
+        f"import sys; sys.modules[{module!r}] = None\n"
+        "from langgraph_turncheckpoint.__main__ import main\n"
+        "sys.argv = ['turncheckpoint', 'demo']; main()"
+    )
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("toolkit", ["typer", "rich"])
+def test_without_its_extra_the_command_names_what_to_install(toolkit):
+    result = run_main_without(toolkit)
+    assert result.returncode == 1
+    assert 'pip install "langgraph-turncheckpoint[cli]"' in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+
+
+def test_another_missing_package_is_not_mistaken_for_the_extra():
+    result = run_main_without("langgraph.prebuilt")
+    assert result.returncode == 1
+    assert "langgraph.prebuilt" in result.stderr
+    assert "[cli]" not in result.stderr
+
+
+# threads
+
+
+def test_threads_lists_ids_one_per_line_and_sums_up_beside_them(invoke, tmp_path):
+    save_thread(tmp_path, "b", "a")
+    result = invoke("threads", tmp_path)
+    assert result.exit_code == 0
+    assert result.stdout == "a\nb\n"
+    assert result.stderr.startswith("2 threads, 2 checkpoints, ")
+
+
+def test_threads_of_an_empty_directory_are_none(invoke, tmp_path):
+    result = invoke("threads", tmp_path)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_id_cannot_break_the_line_or_move_the_cursor(invoke, tmp_path):
+    ids = ["two\nlines", "\x1b[2Jgone", "[bold]markup[/bold]", "naïve ☃"]
+    save_thread(tmp_path, *ids)
+    lines = invoke("threads", tmp_path).stdout.splitlines()
+    assert sorted(lines) == sorted(['"two\\nlines"', '"\\u001b[2Jgone"', "[bold]markup[/bold]", "naïve ☃"])
+
+
+def test_threads_as_json_gives_exact_ids_and_sizes(invoke, tmp_path):
+    ids = ["two\nlines", "☃"]
+    save_thread(tmp_path, *ids)
+    result = invoke("threads", tmp_path, "--json")
+    facts = json.loads(result.stdout)
+    assert facts["thread_ids"] == sorted(ids)
+    assert facts["stats"]["checkpoints"] == 2
+    assert facts["stats"]["size_bytes"] > 0
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["threads", "verify"])
+def test_a_store_that_does_not_exist_is_a_usage_error_and_is_not_made(invoke, tmp_path, command):
+    result = invoke(command, tmp_path / "missing")
+    assert result.exit_code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["threads", "verify"])
+def test_a_store_that_is_a_file_is_a_usage_error(invoke, tmp_path, command):
+    (tmp_path / "file").write_text("x")
+    assert invoke(command, tmp_path / "file").exit_code == 2
+
+
+# verify
+
+
+def test_verify_of_a_whole_store_succeeds_and_changes_nothing(invoke, tmp_path):
+    save_thread(tmp_path, "a")
+    before = contents(tmp_path)
+    result = invoke("verify", tmp_path)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "0 problems found" in result.stderr
+    assert contents(tmp_path) == before
+
+
+@pytest.fixture
+def damaged_store(tmp_path):
+    save_thread(tmp_path, "a", "b")
+    path = max(contents(tmp_path), key=lambda path: (path.suffix == ".ckpt", path.stat().st_size))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    return tmp_path, path
+
+
+def test_verify_names_a_damaged_file_and_fails(invoke, damaged_store):
+    store, path = damaged_store
+    before = contents(store)
+    result = invoke("verify", store)
+    assert result.exit_code == 1
+    assert path.name in result.stdout
+    assert contents(store) == before
+
+
+def test_verify_as_json_lists_findings(invoke, damaged_store):
+    store, path = damaged_store
+    result = invoke("verify", store, "--json")
+    facts = json.loads(result.stdout)
+    assert (result.exit_code, facts["ok"]) == (1, False)
+    assert path.name in facts["findings"][0]["path"]
+    assert facts["findings"][0]["reason"]
+
+
+# demo
+
+
+def test_the_demo_says_that_its_model_is_a_fake_and_shows_the_count(invoke, played_demo):
+    played_demo(GOOD)
+    result = invoke("demo")
+    assert result.exit_code == 0
+    text = " ".join(result.output.split())
+    assert "scripted fake" in text
+    assert "killed by SIGKILL in turn 25, during `write_section 12`" in text
+    assert "finished tool calls that ran again 0" in text
+    assert "25 of 30 model turns (83 %), 32 tool calls" in text
+    assert "/d/checkpoints" in text
+
+
+def test_the_demo_names_the_real_model_that_it_uses(invoke, played_demo):
+    played_demo(replace(GOOD, model="some:model"))
+    output = invoke("demo", "--model", "some:model").output
+    assert "some:model" in output
+    assert "fake" not in output
+
+
+def test_the_demo_draws_a_bar_on_a_terminal(invoke, played_demo, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    played_demo(GOOD)
+    assert "30/30" in invoke("demo").output
+
+
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        {"finished_calls_run_again": 2},
+        {"turns_repeated": 1},
+        {"missing_sections": ("a.py",)},
+    ],
+    ids=["call-repeated", "turn-repeated", "section-missing"],
+)
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
+def test_the_demo_fails_when_a_promise_was_broken(invoke, played_demo, spoiled, options):
+    played_demo(replace(GOOD, ok=False, **spoiled))
+    assert invoke("demo", *options).exit_code == 1
+
+
+def test_the_demo_as_json_prints_one_object_and_nothing_else(invoke, played_demo):
+    played_demo(GOOD)
+    result = invoke("demo", "--json")
+    assert json.loads(result.stdout)["before_kill"]["turns"] == 25
+    assert result.stderr == ""
+
+
+def test_a_demo_that_breaks_off_fails_with_its_reason(invoke, monkeypatch):
+    def break_off(plan, *, on_event):
+        raise _demo.DemoFailedError("process 1 failed")
+
+    monkeypatch.setattr(cli, "prepare_demo", lambda **_options: None)
+    monkeypatch.setattr(cli, "run_demo", break_off)
+    result = invoke("demo")
+    assert result.exit_code == 1
+    assert "process 1 failed" in result.stderr
+
+
+def test_a_directory_in_use_is_a_usage_error_and_stays_as_it_was(invoke, tmp_path):
+    (tmp_path / "thesis.md").write_text("precious")
+    result = invoke("demo", "--dir", tmp_path)
+    assert result.exit_code == 2
+    assert "is not empty" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.md"]
+
+
+def test_too_few_files_is_a_usage_error_that_says_how_many(invoke, tmp_path):
+    (tmp_path / "one.txt").write_text("one")
+    result = invoke("demo", "--path", tmp_path, "--dir", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "has 1 readable text files; the demo needs 20" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_real_model_without_langchain_names_the_extra(invoke, monkeypatch, tmp_path):
+    monkeypatch.setattr(_demo, "find_spec", lambda _name: None)
+    result = invoke("demo", "--model", "some:model", "--dir", tmp_path / "out")
+    assert result.exit_code == 2
+    assert 'pip install "langgraph-turncheckpoint[agents]"' in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_cannot_be_had_is_a_usage_error_with_the_provider_s_words(invoke, tmp_path):
+    pytest.importorskip("langchain", reason="real models come with the extra `agents`")
+    result = invoke("demo", "--model", "nobody:nothing", "--dir", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "nobody:nothing" in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import ormsgpack
-from langgraph.checkpoint.base import PendingWrite, writes_sort_key
+from langgraph.checkpoint.base import PendingWrite
 
 from ._checkpoint_files import NamespaceFiles
 from ._records import (
@@ -22,8 +22,23 @@ from ._records import (
     unpack_id,
 )
 from ._serde import ValueCodec
-from ._sharing import INLINE, INLINE_SEALED, Decoder, Encoder, Known, Node, Shape
+from ._sharing import INLINE, INLINE_SEALED, Decoder, Encoder, Known, Node, Shape, StoredNode
 from .errors import DamagedCheckpointError, UnserializableValueError
+
+
+class Changes(NamedTuple):
+    """The versions of a checkpoint's channels, and of those that changed."""
+
+    versions: Mapping[str, object]
+    new_versions: Mapping[str, object]
+
+
+class Body(NamedTuple):
+    """An encoded checkpoint: its section, and what the next save wants to know of it."""
+
+    section: Section
+    shapes: dict[str, Shape | None]
+    nodes: dict[str, Node]
 
 
 class Head(NamedTuple):
@@ -50,20 +65,41 @@ def encode_inline(codec: ValueCodec, name: str, value: Any) -> Node:
 
 
 def encode_values(
-    codec: ValueCodec, encoder: Encoder, values: Mapping[str, Any]
+    codec: ValueCodec,
+    encoder: Encoder,
+    values: Mapping[str, Any],
+    changes: Changes,
 ) -> tuple[dict[str, Node], dict[str, Shape | None]]:
     """Nodes and shapes of channel values.
+
+    A channel whose version is still the parent's keeps what the parent has stored. Its value may be newer:
+    under `durability="async"` the run goes on while a save waits for the one before it, and some channels
+    and reducers change their value in place.
 
     Raises:
         UnserializableValueError: The serde cannot write one; the error names channel and path.
     """
     nodes, shapes = {}, {}
     for channel, value in values.items():
+        if channel not in changes.new_versions and encoder.is_stored(channel, changes.versions.get(channel)):
+            nodes[channel], shapes[channel] = encoder.repeat(channel)
+            continue
         try:
             nodes[channel], shapes[channel] = encoder.encode(value, channel)
         except UnserializableValueError:
             raise codec.explain(channel, value) from None
     return nodes, shapes
+
+
+def stored_nodes(
+    nodes: Mapping[str, Node], versions: Mapping[str, object], own: BlobRef, refs: list[BlobRef]
+) -> dict[str, StoredNode]:
+    """How a checkpoint's channels are stored, for the checkpoint after it."""
+    return {
+        channel: StoredNode(versions[channel], ormsgpack.packb(node), own, refs)
+        for channel, node in nodes.items()
+        if channel in versions
+    }
 
 
 class LoadedFile:
@@ -132,6 +168,11 @@ class LoadedFile:
             values[channel], shape = self._decoded(decoder, node)
             if known is not None:
                 known.add(channel, shape)
+        if known is not None:
+            body = self.image.body
+            own = BlobRef(self.checkpoint_id, body.first_blob)
+            versions = head.checkpoint.get("channel_versions") or {}
+            known.stored = stored_nodes(head.channels, versions, own, body.refs)
         return values
 
     def value(self, head: Head, channel: str) -> Any:
@@ -145,7 +186,8 @@ class LoadedFile:
             if kind == WRITES:
                 self._add_writes(section, found, learn=known is not None)
         writes = []
-        order = sorted(found, key=lambda key: writes_sort_key(found[key][0], *key))
+        # Task path, task id, index: what `writes_sort_key` sorts by in the LangGraph versions that have it.
+        order = sorted(found, key=lambda key: (found[key][0], *key))
         for task_id, index in order:
             _, channel, (decoder, node) = found[task_id, index]
             if channels is None or channel in channels:
@@ -200,23 +242,24 @@ def encode_checkpoint(
     codec: ValueCodec,
     encoder: Encoder,
     fields: list[Any],
-    checkpoint: Mapping[str, Any],
-    metadata: Mapping[str, Any],
-) -> tuple[Section, dict[str, Shape | None]]:
-    """The body of a checkpoint's file and the shapes of its channels.
+    parts: tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, object]],
+) -> Body:
+    """The body of a checkpoint's file; `parts` are the checkpoint, its metadata, and the new versions.
 
     Raises:
         UnserializableValueError: The serde cannot write a value.
     """
+    checkpoint, metadata, new_versions = parts
     rest = {key: value for key, value in checkpoint.items() if key != "channel_values"}
-    channels, shapes = encode_values(codec, encoder, checkpoint["channel_values"])
+    changes = Changes(checkpoint.get("channel_versions") or {}, new_versions)
+    nodes, shapes = encode_values(codec, encoder, checkpoint["channel_values"], changes)
     head = [
         encode_inline(codec, "checkpoint", rest),
         encode_inline(codec, "metadata", dict(metadata)),
-        channels,
+        nodes,
     ]
     sealed = codec.seal(_packed_head(head))
-    return Section(fields, 0, encoder.refs, sealed, encoder.blobs), shapes
+    return Body(Section(fields, 0, encoder.refs, sealed, encoder.blobs), shapes, nodes)
 
 
 def encode_writes(

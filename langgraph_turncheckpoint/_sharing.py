@@ -21,6 +21,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
+import ormsgpack
+
 from ._records import INDEX_TAG, BlobRef, MalformedError, Sealed, encode_index, parse_index
 
 PAGE_ITEMS: Final = 32
@@ -136,19 +138,37 @@ INLINE, INLINE_SEALED, BLOB, LIST, DICT, WRAPPED = range(6)
 OWN: Final = ""
 
 
+class StoredNode(NamedTuple):
+    """A channel of the parent checkpoint as it was stored, whatever has become of the value since.
+
+    Attributes:
+        version: The channel's version in the parent.
+        packed: The node.
+        own: Where the blobs with numbers from 0 up are.
+        refs: The blobs with numbers from -1 down.
+    """
+
+    version: object
+    packed: bytes
+    own: BlobRef
+    refs: list[BlobRef]
+
+
 class Known:
     """The stored pages that a new checkpoint may refer to.
 
     Attributes:
         shapes: How each channel of the parent checkpoint was stored.
+        stored: The node of each channel of the parent checkpoint.
         pages: Pages that may be referred to, by digest: the parent's, those of its writes, and some of
             older checkpoints.
     """
 
-    __slots__ = ("pages", "shapes")
+    __slots__ = ("pages", "shapes", "stored")
 
     def __init__(self) -> None:
         self.shapes: dict[str, Shape] = {}
+        self.stored: dict[str, StoredNode] = {}
         self.pages: dict[bytes, Part] = {}
 
     def add(self, name: str, shape: Shape | None) -> None:
@@ -183,7 +203,7 @@ class Known:
     @property
     def weight(self) -> int:
         """How many pages are known; a measure of memory."""
-        return len(self.pages) + len(self.shapes)
+        return len(self.pages) + len(self.shapes) + len(self.stored)
 
 
 class Encoder:
@@ -211,6 +231,36 @@ class Encoder:
     def encode(self, value: Any, name: str = "") -> tuple[Node, Shape | None]:
         """The node of a value, and its shape if it has pages; `name` finds the parent's shape."""
         return self._value(value, self._known.shapes.get(name))
+
+    def is_stored(self, name: str, version: object) -> bool:
+        """Whether the parent has stored the channel at this very version."""
+        stored = self._known.stored.get(name)
+        return stored is not None and version is not None and stored.version == version
+
+    def repeat(self, name: str) -> tuple[Node, Shape | None]:
+        """The node of a channel that has not changed since the parent, without looking at its value."""
+        stored = self._known.stored[name]
+        node: Node = ormsgpack.unpackb(stored.packed)
+        return self._renumbered(node, stored), self._known.shapes.get(name)
+
+    def _renumbered(self, node: Node, stored: StoredNode) -> Node:
+        def number(old: int) -> int:
+            if old < 0:
+                return self._foreign_number(stored.refs[-1 - old])
+            return self._foreign_number(stored.own._replace(number=stored.own.number + old))
+
+        kind = node[0]
+        if kind == BLOB:
+            return [BLOB, number(node[1])]
+        if kind in (LIST, DICT):
+            parts = [
+                [head, self._renumbered(tail, stored)] if isinstance(head, str) else [number(head), tail]
+                for head, tail in node[1]
+            ]
+            return [kind, parts, None if node[2] is None else number(node[2])]
+        if kind == WRAPPED:
+            return [WRAPPED, node[1], self._renumbered(node[2], stored)]
+        return node
 
     def resolve(self, checkpoint_id: str, first_blob: int) -> None:
         """Tell all new parts where the commit has put them."""

@@ -26,9 +26,10 @@ from ._loading import (
     checkpoint_fields,
     encode_checkpoint,
     encode_writes,
+    stored_nodes,
     writes_fields,
 )
-from ._records import Image, Section
+from ._records import BlobRef, Image, Section
 from ._serde import ValueCodec
 from ._shared import shared_state
 from ._sharing import Encoder, Known
@@ -344,12 +345,12 @@ class Store:
         self,
         target: Target,
         parent_id: str | None,
-        checkpoint: Mapping[str, Any],
-        metadata: Mapping[str, Any],
+        parts: tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, object]],
         *,
         read_as_latest: bool,
     ) -> None:
-        """Store a checkpoint; see `TurnCheckpointSaver.put`."""
+        """Store a checkpoint; see `TurnCheckpointSaver.put`. Parts are checkpoint, metadata, new versions."""
+        versions = parts[0].get("channel_versions") or {}
         thread, checkpoint_ns, checkpoint_id, turn = target
         check_checkpoint_id(checkpoint_id)
         token = 0 if turn is None else turn.token
@@ -358,14 +359,14 @@ class Store:
             known_at = None
             if parent_id is not None and attempt < SHARING_ATTEMPTS:
                 known_at = self._known_pages(thread, turn, checkpoint_ns, parent_id)
-            when, known = known_at or (None, None)
+            when, known = known_at or (None, Known())
             encoder = Encoder(self._codec, known)
-            section, shapes = encode_checkpoint(self._codec, encoder, fields, checkpoint, metadata)
+            body = encode_checkpoint(self._codec, encoder, fields, parts)
             committed = self._shared.commits.put(
                 target,
                 parent_id,
-                section,
-                built_on=when if section.refs else None,
+                body.section,
+                built_on=when if body.section.refs else None,
                 read_as_latest=read_as_latest,
                 fsync=self.fsync,
             )
@@ -373,7 +374,9 @@ class Store:
                 self._known.drop(thread.path)
                 continue
             encoder.resolve(checkpoint_id, committed.first_blob)
-            known = (known or Known()).followed_by(shapes, encoder.own)
+            own = BlobRef(checkpoint_id, committed.first_blob)
+            known = known.followed_by(body.shapes, encoder.own)
+            known.stored = stored_nodes(body.nodes, versions, own, body.section.refs)
             path = thread.namespace(LedgerState(generation=committed.generation), checkpoint_ns).path
             self._known.set(path, checkpoint_id, (committed.generation, committed.epoch), known)
             return

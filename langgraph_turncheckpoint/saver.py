@@ -253,18 +253,19 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         config: RunnableConfig,
         checkpoint: Checkpoint,
         metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,  # noqa: ARG002
+        new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Store a checkpoint in one atomic file. It is durable on return; see `fsync`.
 
-        Every channel value is packed and compared with the parent's, so a change made in place to an old
-        message is stored, too. `new_versions` is not needed for that and is ignored.
+        The value of every channel with a new version is packed and compared with the parent's, so a change made
+        in place to an old message is stored, too. A channel whose version is the parent's keeps what the parent
+        has stored.
 
         Args:
             config: The thread, the namespace, and the parent as `checkpoint_id`.
             checkpoint: The checkpoint.
             metadata: Its metadata; scalars of the config are added, as LangGraph's savers do.
-            new_versions: Ignored.
+            new_versions: The versions of the channels that have changed since the parent.
 
         Returns:
             A config that addresses the stored checkpoint.
@@ -288,8 +289,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         self._store.put(
             Target(self._store.thread(thread_id), checkpoint_ns, checkpoint["id"], turn),
             parent_id,
-            checkpoint,
-            stored,
+            (checkpoint, stored, new_versions),
             read_as_latest=isinstance(conf.get("checkpoint_id"), LatestId),
         )
         return _config(thread_id, checkpoint_ns, checkpoint["id"])

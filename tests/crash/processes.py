@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from typing_extensions import Self
 
 #: Who says nothing for so long hangs. Only a failing test ever waits for it.
-PATIENCE_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 30.0
 
 #: Set it to run the cases in the numbers they are stated with.
 FULL: Final = bool(os.environ.get("TURNCHECKPOINT_FULL_CASES"))

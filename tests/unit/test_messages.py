@@ -178,7 +178,7 @@ OTHERS = st.one_of(
     made(FunctionMessage),
     made(Subclassed, mood=st.text(max_size=4)),
     made(HumanMessage, unexpected=JSON).filter(lambda message: bool(message.__pydantic_extra__)),
-    st.builds(RemoveMessage, id=st.text(min_size=1, max_size=4)),
+    st.text(min_size=1, max_size=4).map(lambda removed: RemoveMessage(id=removed)),
 )
 
 

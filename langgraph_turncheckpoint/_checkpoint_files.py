@@ -334,7 +334,7 @@ class NamespaceFiles:
 
     def _old_image(self, path: str) -> Image | None:
         """What a file to be replaced or appended to holds; a damaged one is set aside first."""
-        if not os.path.exists(path):
+        if not os.access(path, os.F_OK):
             return None
         try:
             image = load_file(path)

@@ -91,13 +91,14 @@ class WriteJob:
 
 
 class _Queue:
-    """Jobs for one thread, and the lock whose holder does them."""
+    """Jobs for one thread. Whoever finds nobody busy does all of them; the others wait."""
 
-    __slots__ = ("jobs", "lock")
+    __slots__ = ("busy", "changed", "jobs")
 
     def __init__(self) -> None:
         self.jobs: list[WriteJob] = []
-        self.lock = threading.Lock()
+        self.busy = False
+        self.changed = threading.Condition(threading.Lock())
 
 
 class Commits:
@@ -213,27 +214,36 @@ class Commits:
             queue = self._queues.setdefault(path, _Queue())
             queue.jobs.append(job)
         try:
-            with queue.lock:
-                if not job.done:
-                    with self._guard:
-                        batch, queue.jobs = queue.jobs, []
-                    try:
-                        self._append(job.target.thread, batch, fsync=fsync)
-                    finally:
-                        # Only after an interruption of this caller: the others do theirs themselves. What
-                        # is in the file by then is not written twice.
-                        undone = [other for other in batch if not other.done and other is not job]
-                        with self._guard:
-                            queue.jobs[:0] = undone
+            with queue.changed:
+                while queue.busy and not job.done:
+                    queue.changed.wait()
+                leads = not job.done
+                if leads:
+                    queue.busy = True
+            if leads:
+                self._lead(queue, job, fsync=fsync)
         finally:
             with self._guard:
-                # Interrupted while waiting: the others need not do it any more.
-                if job in queue.jobs:
+                if job in queue.jobs:  # interrupted while waiting
                     queue.jobs.remove(job)
-                if not queue.jobs and not queue.lock.locked():
+                if not queue.jobs and not queue.busy:
                     self._queues.pop(path, None)
         if job.error is not None:
             raise job.error
+
+    def _lead(self, queue: _Queue, own: WriteJob, *, fsync: bool) -> None:
+        with self._guard:
+            batch, queue.jobs = queue.jobs, []
+        try:
+            self._append(own.target.thread, batch, fsync=fsync)
+        finally:
+            with self._guard:
+                # Some are left undone only if this caller was interrupted: the others do theirs themselves.
+                # What is in the file by then is not written twice.
+                queue.jobs[:0] = [job for job in batch if not job.done and job is not own]
+            with queue.changed:
+                queue.busy = False
+                queue.changed.notify_all()
 
     def _append(self, thread: ThreadFiles, batch: list[WriteJob], *, fsync: bool) -> None:
         groups: dict[tuple[str, str], list[WriteJob]] = {}

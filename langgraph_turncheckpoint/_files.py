@@ -12,10 +12,8 @@ import errno
 import os
 import stat
 import sys
-import threading
 import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Final, TypeVar
 
@@ -44,14 +42,20 @@ SHARING_PAUSE: Final = 0.01
 _BINARY: Final = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-@contextlib.contextmanager
-def _reported(path: str) -> Iterator[None]:
-    try:
-        yield
-    except StorageError:
-        raise
-    except OSError as error:
-        raise storage_error(error, path) from error
+class _reported:  # noqa: N801 - used like a function; a generator would cost three times as much
+    """Turns what the system refuses into a `StorageError` that names the path."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise storage_error(error, self._path) from error
 
 
 def storage_error(error: OSError, path: str) -> StorageError:
@@ -263,38 +267,35 @@ def sync_directory(path: str) -> None:
 class LockedFile:
     """A small file that is locked against other threads and processes while this is entered.
 
-    The lock belongs to the open file, so it vanishes with the process that holds it, however that
-    process ends. Threads of one process queue on an ordinary lock first.
+    The lock belongs to the open file, so it excludes threads of this process like any other process, and
+    vanishes with the process that holds it, however that ends.
     """
 
     def __init__(self, path: str, *, create: bool) -> None:
         self._path = path
         self._flags = os.O_RDWR | _BINARY | (os.O_CREAT if create else 0)
-        self._local = _local_lock(path)
         self.fd = -1
 
     def __enter__(self) -> LockedFile:
-        self._local.acquire()
-        try:
-            with _reported(self._path):
-                self.fd = _open(self._path, self._flags, FILE_MODE)
-                try:
-                    _lock(self.fd)
-                except BaseException:
-                    os.close(self.fd)
-                    raise
-        except BaseException:
-            self._local.release()
-            raise
+        with _reported(self._path):
+            self.fd = _open(self._path, self._flags, FILE_MODE)
+            _locked.add(self.fd)
+            try:
+                _lock(self.fd)
+            except BaseException:
+                self._close()
+                raise
         return self
 
     def __exit__(self, *exc_info: object) -> None:
         try:
-            if fcntl is None:
-                _unlock(self.fd)
-            os.close(self.fd)  # closing is what unlocks: no other descriptor shares the open file
+            _unlock(self.fd)
         finally:
-            self._local.release()
+            self._close()
+
+    def _close(self) -> None:
+        _locked.discard(self.fd)
+        os.close(self.fd)
 
     def read(self) -> bytes:
         """All bytes of the file."""
@@ -355,7 +356,10 @@ def _lock(fd: int) -> None:
 
 
 def _unlock(fd: int) -> None:
-    if msvcrt is not None:
+    # Closing is not enough: a child that was forked meanwhile has the same open file.
+    if fcntl is not None:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    elif msvcrt is not None:
         os.lseek(fd, _LOCK_BYTE, os.SEEK_SET)
         msvcrt.locking(fd, msvcrt.LK_UNLCK, 1)
 
@@ -364,39 +368,16 @@ def _unlock(fd: int) -> None:
 _LOCK_BYTE: Final = 0x7FFF0000
 
 
-class _LocalLock:
-    """A lock among the threads of this process; a class of its own so that it can be weakly held."""
-
-    __slots__ = ("__weakref__", "_lock")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-
-    def acquire(self) -> None:
-        self._lock.acquire()
-
-    def release(self) -> None:
-        self._lock.release()
+#: Descriptors of locked files, so that a forked child does not keep its parent's locks alive.
+_locked: set[int] = set()
 
 
-_local_locks: weakref.WeakValueDictionary[str, _LocalLock] = weakref.WeakValueDictionary()
-_local_locks_guard = threading.Lock()
-
-
-def _local_lock(path: str) -> _LocalLock:
-    with _local_locks_guard:
-        lock = _local_locks.get(path)
-        if lock is None:
-            lock = _local_locks[path] = _LocalLock()
-        return lock
-
-
-def _forget_local_locks() -> None:
-    # A thread that held one of them does not exist in a forked child, so nobody would release it.
-    global _local_locks_guard
-    _local_locks_guard = threading.Lock()
-    _local_locks.clear()
+def _drop_inherited_locks() -> None:
+    for fd in _locked:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    _locked.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_local_locks)
+    os.register_at_fork(after_in_child=_drop_inherited_locks)

@@ -24,17 +24,22 @@ PAGES_SUFFIX: Final = ".pages"
 EARLY_SUFFIX: Final = ".early"
 TEMPORARY_SUFFIX: Final = ".tmp"
 
+_SAFE = re.compile(r"[a-z0-9_-]*")
 _UNSAFE = re.compile(rb"[^a-z0-9_-]")
 _ESCAPE = re.compile(rb"\.([0-9a-f]{2})")
 _WELL_FORMED = re.compile(r"(?:[a-z0-9_-]|\.[0-9a-f]{2})*")
 
 
 def _escape(text: str) -> str:
+    if _SAFE.fullmatch(text):
+        return text
     raw = text.encode("utf-8", "surrogatepass")
     return _UNSAFE.sub(lambda found: b".%02x" % found[0][0], raw).decode("ascii")
 
 
 def _unescape(escaped: str) -> str | None:
+    if _SAFE.fullmatch(escaped):
+        return escaped
     if not _WELL_FORMED.fullmatch(escaped):
         return None
     raw = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), escaped.encode("ascii"))

@@ -88,8 +88,7 @@ class Ledger:
     @contextmanager
     def hold(self) -> Iterator[HeldLedger]:
         """Lock the thread against every other process and thread; makes the ledger if needed."""
-        _files.make_directory(self._directory, fsync=self._fsync)
-        with _files.LockedFile(self.path, create=True) as file:
+        with self._locked() as file:
             data = file.read()
             slot, doubtful = parse_slots(data)
             held = HeldLedger(file, slot or Slot(0, LedgerState()))
@@ -103,6 +102,11 @@ class Ledger:
             elif self._thread_id is not None and parse_ledger_id(data) is None:
                 file.write(encode_ledger_id(self._thread_id), at=LEDGER_ID_OFFSET)
             yield held
+
+    def _locked(self) -> _files.LockedFile:
+        if not os.access(self.path, os.F_OK):
+            _files.make_directory(self._directory, fsync=self._fsync)
+        return _files.LockedFile(self.path, create=True)
 
     def _initialize(self, held: HeldLedger, file: _files.LockedFile, *, lost: bool) -> None:
         state = LedgerState()

@@ -392,6 +392,7 @@ def parse_slot(data: bytes) -> Slot | None:
         return None
 
 
+@lru_cache(maxsize=1024)
 def parse_slots(data: bytes) -> tuple[Slot | None, bool]:
     """The newest sound slot, and whether the other one is damaged rather than unused."""
     raws = [data[:SLOT_SIZE], data[SLOT_SIZE:LEDGER_ID_OFFSET]]
@@ -408,6 +409,7 @@ def encode_ledger_id(thread_id: str) -> bytes:
     return start + xxh3_64_digest(start)
 
 
+@lru_cache(maxsize=1024)
 def parse_ledger_id(data: bytes) -> str | None:
     """The thread id in a whole ledger file, or `None` where it does not check."""
     part = data[LEDGER_ID_OFFSET:]

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from langgraph_turncheckpoint import TurnCheckpointSaver
 
 # Durable writes make the time of one example vary by the disk's mood, so no example has a deadline.
-_UNTIMED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
-settings.register_profile("ci", max_examples=100, stateful_step_count=30, derandomize=True, **_UNTIMED)
-settings.register_profile("long", max_examples=2_000, stateful_step_count=60, print_blob=True, **_UNTIMED)
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+settings.register_profile("ci", _UNTIMED, max_examples=250, stateful_step_count=40, derandomize=True)
+settings.register_profile("long", _UNTIMED, max_examples=5_000, stateful_step_count=60, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 

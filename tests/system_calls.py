@@ -87,15 +87,17 @@ def substituted(calls: SystemCalls) -> Iterator[SystemCalls]:
     """`_files` uses `calls` meanwhile; locking is one of the recorded calls."""
     real_os, real_fcntl = _files.os, _files.fcntl
 
+    assert real_fcntl is not None
+
     def flock(fd: int, operation: int) -> None:
-        code = calls.note("flock", (fd,))
+        # Giving a lock back does not fail on a descriptor that is open.
+        code = calls.note("flock", (fd,)) if operation != real_fcntl.LOCK_UN else None
         if code is not None:
             raise OSError(code, os.strerror(code))
-        assert real_fcntl is not None
         real_fcntl.flock(fd, operation)
 
     _files.os = calls  # type: ignore[assignment]
-    _files.fcntl = SimpleNamespace(flock=flock, LOCK_EX=real_fcntl.LOCK_EX)  # type: ignore[assignment, union-attr]
+    _files.fcntl = SimpleNamespace(flock=flock, LOCK_EX=real_fcntl.LOCK_EX, LOCK_UN=real_fcntl.LOCK_UN)  # type: ignore[assignment]
     try:
         yield calls
     finally:

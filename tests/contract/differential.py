@@ -71,9 +71,7 @@ def assert_equal(ours: Observation, expected: Observation, when: str) -> None:
 def _difference(mine: Any, theirs: Any) -> str:
     """The path to the first leaf that differs, and both leaves."""
     if isinstance(mine, dict) and isinstance(theirs, dict) and mine.keys() == theirs.keys():
-        return next(
-            f".{key}{_difference(mine[key], theirs[key])}" for key in mine if mine[key] != theirs[key]
-        )
+        return next(f".{key}{_difference(mine[key], theirs[key])}" for key in mine if mine[key] != theirs[key])
     if isinstance(mine, list | tuple) and isinstance(theirs, list | tuple) and len(mine) == len(theirs):
         return next(
             f"[{index}]{_difference(one, other)}"

@@ -38,12 +38,12 @@ class ReferenceSaver(InMemorySaver):
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         for namespace, checkpoints in copy.deepcopy(dict(self.storage[source_thread_id])).items():
             self.storage[target_thread_id][namespace].update(checkpoints)
-        for (thread, *rest), writes in list(self.writes.items()):
+        for (thread, namespace, checkpoint_id), writes in list(self.writes.items()):
             if thread == source_thread_id:
-                self.writes[(target_thread_id, *rest)] = dict(writes)  # type: ignore[index]
-        for (thread, *rest), blob in list(self.blobs.items()):
+                self.writes[target_thread_id, namespace, checkpoint_id] = dict(writes)
+        for (thread, namespace, channel, version), blob in list(self.blobs.items()):
             if thread == source_thread_id:
-                self.blobs[(target_thread_id, *rest)] = blob  # type: ignore[index]
+                self.blobs[target_thread_id, namespace, channel, version] = blob
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         self.copy_thread(source_thread_id, target_thread_id)
@@ -176,9 +176,7 @@ class Driver:
                 for age, state in enumerate(subject.read_history(thread)):
                     seen.append((f"{label} history -{age}", snapshot(state, self.naming)))
         for thread in sorted(threads):
-            for number, description in enumerate(
-                stored(self.stored(thread), self.naming, rebuilt=self.delta_channels)
-            ):
+            for number, description in enumerate(stored(self.stored(thread), self.naming, rebuilt=self.delta_channels)):
                 seen.append((f"thread {thread} stored {number}", description))
         return seen
 
@@ -282,9 +280,7 @@ class Subject:
         self._driver.seen.append(("state", snapshot(state, self._driver.naming)))
         return state
 
-    def history(
-        self, *, thread: str = "main", at: RunnableConfig | None = None, **kwargs: Any
-    ) -> list[StateSnapshot]:
+    def history(self, *, thread: str = "main", at: RunnableConfig | None = None, **kwargs: Any) -> list[StateSnapshot]:
         self._driver.before_call()
         found = self.read_history(thread, at, **kwargs)
         self._driver.seen.append(("history", [snapshot(each, self._driver.naming) for each in found]))
@@ -297,9 +293,7 @@ class Subject:
         self._driver.note("update", {key: config["configurable"][key] for key in ("thread_id", "checkpoint_id")})
         return config
 
-    def bulk_update(
-        self, supersteps: Any, *, thread: str = "main", at: RunnableConfig | None = None
-    ) -> RunnableConfig:
+    def bulk_update(self, supersteps: Any, *, thread: str = "main", at: RunnableConfig | None = None) -> RunnableConfig:
         config: RunnableConfig = self._call("bulk_update_state", self._config(thread, at), supersteps)
         self._driver.note("bulk update", config["configurable"]["checkpoint_id"])
         return config
@@ -313,9 +307,7 @@ class Subject:
             state = self._driver.run(self.compiled.aget_state(where, subgraphs=subgraphs))
         return state
 
-    def read_history(
-        self, thread: str, at: RunnableConfig | None = None, **kwargs: Any
-    ) -> list[StateSnapshot]:
+    def read_history(self, thread: str, at: RunnableConfig | None = None, **kwargs: Any) -> list[StateSnapshot]:
         """The states of a thread, newest first, without a note and without a restart."""
         where, graph = self._config(thread, at), self.compiled
         if self._driver.colour == "sync":

@@ -87,7 +87,7 @@ def plain(value: Any, rename: Naming) -> Any:
     if isinstance(value, Sequence) or type(value).__name__ == "deque":
         if value and all(isinstance(item, Interrupt) for item in value):
             # A run reports the questions of parallel tasks in the order in which their threads got there.
-            value = type(value)(sorted(value, key=lambda item: repr(plain(item, anonymous))))  # type: ignore[call-arg]
+            value = type(value)(sorted(value, key=lambda item: repr(plain(item, anonymous))))
         return [type(value).__name__, [plain(item, rename) for item in value]]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
@@ -109,9 +109,7 @@ def position(config: Any, rename: Naming) -> Any:
     if config is None:
         return None
     configurable = config["configurable"]
-    described: dict[str, Any] = {
-        key: rename(str(configurable[key])) for key in _POSITION_KEYS if configurable.get(key)
-    }
+    described: dict[str, Any] = {key: rename(str(configurable[key])) for key in _POSITION_KEYS if configurable.get(key)}
     if parents := configurable.get("checkpoint_map"):
         described["checkpoint_map"] = {rename(name): rename(str(parents[name])) for name in parents}
     return described
@@ -136,18 +134,14 @@ def snapshot(state: StateSnapshot, rename: Naming) -> dict[str, Any]:
                 "error": plain(task.error, rename),
                 "interrupts": [plain(each, rename) for each in task.interrupts],
                 "result": plain(task.result, rename.for_writes()),
-                "state": position(task.state, rename)
-                if isinstance(task.state, dict)
-                else plain(task.state, rename),
+                "state": position(task.state, rename) if isinstance(task.state, dict) else plain(task.state, rename),
             }
             for task in state.tasks
         ],
     }
 
 
-def stored(
-    found: Iterable[CheckpointTuple], rename: Naming, *, rebuilt: Collection[str] = ()
-) -> list[dict[str, Any]]:
+def stored(found: Iterable[CheckpointTuple], rename: Naming, *, rebuilt: Collection[str] = ()) -> list[dict[str, Any]]:
     """Describes all checkpoints of a thread, namespace by namespace, newest first within each.
 
     Savers differ in how they interleave namespaces, and namespaces carry random ids: they are sorted by their
@@ -167,15 +161,13 @@ def stored(
     return [checkpoint(each, rename, rebuilt=rebuilt) for _, tuples in ordered for each in tuples]
 
 
-def checkpoint(
-    found: CheckpointTuple, rename: Naming, *, rebuilt: Collection[str] = ()
-) -> dict[str, Any]:
+def checkpoint(found: CheckpointTuple, rename: Naming, *, rebuilt: Collection[str] = ()) -> dict[str, Any]:
     """Describes one `CheckpointTuple` as the saver returns it; versions by their rank.
 
     `rebuilt` names delta channels. LangGraph's savers differ in whether a later checkpoint repeats the snapshot of
     an earlier one, as both give the same value; so only the values that graphs rebuild are compared.
     """
-    body = dict(found.checkpoint)
+    body: dict[str, Any] = {**found.checkpoint}
     values = {name: value for name, value in body.pop("channel_values").items() if name not in rebuilt}
     seen: Mapping[str, Mapping[str, Any]] = body.pop("versions_seen")
     del body["ts"]

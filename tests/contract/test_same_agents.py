@@ -97,9 +97,7 @@ def a_langchain_agent_whose_calls_a_person_reviews(driver: Driver) -> None:
     graph = driver.graph(lambda saver: create_agent(model, tools, middleware=[review], checkpointer=saver))
     graph.invoke(_ask("look around"))
     graph.state()
-    graph.invoke(
-        Command(resume={"decisions": [{"type": "approve"}, {"type": "reject", "message": "not the desk"}]})
-    )
+    graph.invoke(Command(resume={"decisions": [{"type": "approve"}, {"type": "reject", "message": "not the desk"}]}))
     graph.state()
 
 
@@ -114,9 +112,7 @@ def a_langchain_agent_with_state_of_its_own(driver: Driver) -> None:
 
     tools, model = _tools(driver), _model(*LOOKING)
     limit = ModelCallLimitMiddleware(thread_limit=2)
-    graph = driver.graph(
-        lambda saver: create_agent(model, tools, middleware=[Counting(), limit], checkpointer=saver)
-    )
+    graph = driver.graph(lambda saver: create_agent(model, tools, middleware=[Counting(), limit], checkpointer=saver))
     graph.invoke(_ask("is all quiet?"))
     graph.invoke(_ask("really?"))
 
@@ -137,9 +133,7 @@ def a_react_agent_with_one_task_for_all_calls(driver: Driver) -> None:
 
 def a_react_agent_paused_before_its_tools(driver: Driver) -> None:
     tools, model = _tools(driver), _model(*LOOKING[:3])
-    graph = driver.graph(
-        lambda saver: create_react_agent(model, tools, interrupt_before=["tools"], checkpointer=saver)
-    )
+    graph = driver.graph(lambda saver: create_react_agent(model, tools, interrupt_before=["tools"], checkpointer=saver))
     graph.invoke(_ask("is all quiet?"))
     while graph.state().next:
         graph.invoke(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ def _chain(*nodes: tuple[str, Any, dict[str, Any]]) -> StateGraph[Any]:
     for name, node, options in nodes:
         builder.add_node(name, node, **options)
     builder.add_edge(START, nodes[0][0])
-    for (before, *_), (after, *_) in zip(nodes, nodes[1:], strict=False):
+    for (before, *_), (after, *_) in pairwise(nodes):
         builder.add_edge(before, after)
     builder.add_edge(nodes[-1][0], END)
     return builder
@@ -230,8 +231,6 @@ SCRIPTS: tuple[Script, ...] = (
 
 
 @each_way(*SCRIPTS)
-def test_failures_are_the_same(
-    script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool
-) -> None:
+def test_failures_are_the_same(script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool) -> None:
     """A run that did not end well leaves behind what it leaves behind over the in-memory saver."""
     assert_same(script, tmp_path, colour=colour, durability=durability, restarts=restarts)

@@ -153,8 +153,6 @@ SCRIPTS: tuple[Script, ...] = (
 
 
 @each_way(*SCRIPTS)
-def test_workflows_are_the_same(
-    script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool
-) -> None:
+def test_workflows_are_the_same(script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool) -> None:
     """Tasks that finished are not run again, and a workflow remembers what it remembers in memory."""
     assert_same(script, tmp_path, colour=colour, durability=durability, restarts=restarts)

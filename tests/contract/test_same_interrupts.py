@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ def _chain(driver: Driver, *names: str) -> StateGraph[Log]:
     for name in names:
         builder.add_node(name, _noting(driver, name))
     builder.add_edge(START, names[0])
-    for before, after in zip(names, names[1:], strict=False):
+    for before, after in pairwise(names):
         builder.add_edge(before, after)
     builder.add_edge(names[-1], END)
     return builder
@@ -52,9 +53,7 @@ def _asking(driver: Driver, name: str, *questions: Any) -> Any:
 def static_pauses_before_and_after(driver: Driver) -> None:
     builder = _chain(driver, "plan", "act", "check", "close")
     graph = driver.graph(
-        lambda saver: builder.compile(
-            checkpointer=saver, interrupt_before=["act"], interrupt_after=["check"]
-        )
+        lambda saver: builder.compile(checkpointer=saver, interrupt_before=["act"], interrupt_after=["check"])
     )
     graph.invoke({"log": ["go"]})
     graph.state()
@@ -138,6 +137,7 @@ def several_questions_and_a_plain_resume_is_refused(driver: Driver) -> None:
 
 def questions_of_fanned_out_tasks(driver: Driver) -> None:
     builder = StateGraph(Log)
+
     def ask(state: Log) -> Log:
         driver.effect(f"asked {state['topic']}")
         return {"log": [(state["topic"], interrupt(f"which {state['topic']}?"))]}
@@ -209,7 +209,8 @@ def asked_until_the_answer_is_good(driver: Driver) -> None:
     builder.add_edge(START, "ask")
     graph = driver.graph(lambda saver: builder.compile(checkpointer=saver))
     graph.invoke({"log": []})
-    for answer in ("old", None, [], 42):
+    answers: list[Any] = ["old", None, [], 42]
+    for answer in answers:
         graph.invoke(Command(resume=answer))
     graph.state()
 
@@ -262,8 +263,6 @@ SCRIPTS: tuple[Script, ...] = (
 
 
 @each_way(*SCRIPTS)
-def test_pauses_are_the_same(
-    script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool
-) -> None:
+def test_pauses_are_the_same(script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool) -> None:
     """Whoever is asked, in whatever order the answers come, the thread goes on as over the in-memory saver."""
     assert_same(script, tmp_path, colour=colour, durability=durability, restarts=restarts)

@@ -220,16 +220,12 @@ def a_pruned_thread_goes_on(driver: Driver) -> None:
 
 
 @each_way(*SCRIPTS)
-def test_edits_are_the_same(
-    script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool
-) -> None:
+def test_edits_are_the_same(script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool) -> None:
     """Every edit, fork and replay leaves the same checkpoints behind as over the in-memory saver."""
     assert_same(script, tmp_path, colour=colour, durability=durability, restarts=restarts)
 
 
 @each_way(a_pruned_thread_goes_on)
-def test_pruning_changes_no_value(
-    script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool
-) -> None:
+def test_pruning_changes_no_value(script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool) -> None:
     """A thread pruned to its latest checkpoint, paused or not, goes on as one that kept everything."""
     assert_same(script, tmp_path, colour=colour, durability=durability, restarts=restarts, values_only=True)

@@ -261,8 +261,6 @@ SCRIPTS: tuple[Script, ...] = (
 
 
 @each_way(*SCRIPTS)
-def test_subgraphs_are_the_same(
-    script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool
-) -> None:
+def test_subgraphs_are_the_same(script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool) -> None:
     """A subgraph keeps, resumes and forgets exactly what it does over the in-memory saver."""
     assert_same(script, tmp_path, colour=colour, durability=durability, restarts=restarts)

@@ -118,7 +118,8 @@ def objects_changed_in_place(driver: Driver) -> None:
     messages = [HumanMessage(f"message {number}", id=f"m{number}") for number in range(50)]
     # Under "async" the next node runs while a put still waits for the one before, and races with it.
     durability = "sync" if driver.durability == "async" else driver.durability
-    graph.invoke({"value": messages, "other": {f"f{number}": {"text": str(number)} for number in range(40)}}, durability=durability)
+    files = {f"f{number}": {"text": str(number)} for number in range(40)}
+    graph.invoke({"value": messages, "other": files}, durability=durability)
     for _ in range(4):
         graph.invoke({}, durability=durability)
 
@@ -182,8 +183,6 @@ SCRIPTS: tuple[Script, ...] = (
 
 
 @each_way(*SCRIPTS)
-def test_values_are_the_same(
-    script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool
-) -> None:
+def test_values_are_the_same(script: Script, tmp_path: Path, colour: str, durability: str, restarts: bool) -> None:
     """What comes back has the kinds, the order and the content that the in-memory saver gives back."""
     assert_same(script, tmp_path, colour=colour, durability=durability, restarts=restarts)

@@ -62,24 +62,24 @@ class Line:
         return message
 
 
-def _work(target: Callable[..., object], line: Line, args: tuple[Any, ...]) -> None:
+def _work(target: Callable[..., object], line: Line, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     warnings.simplefilter("error")
     try:
-        target(line, *args)
+        target(line, *args, **kwargs)
     except BaseException:
         line.tell(Failure(traceback.format_exc()))
         raise SystemExit(1) from None
 
 
 class Child(Line):
-    """A child process that runs `target(line, *args)`, a function at the top of a module. Ends with its `with` block."""
+    """A child process that runs `target(line, ...)`, a function at the top of a module; it ends with the `with` block."""
 
-    def __init__(self, target: Callable[..., object], *args: Any) -> None:
+    def __init__(self, target: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(_PRELOADED))
         ours, theirs = context.Pipe()
         super().__init__(ours)
-        self._process = context.Process(target=_work, args=(target, Line(theirs), args), daemon=True)
+        self._process = context.Process(target=_work, args=(target, Line(theirs), args, kwargs), daemon=True)
         self._process.start()
         # The child has the other end for itself, so we notice when it dies.
         theirs.close()
@@ -89,7 +89,8 @@ class Child(Line):
 
     def __exit__(self, *exc_info: object) -> None:
         if self._process.is_alive():
-            self.kill()
+            self._process.kill()
+        self._process.join(PATIENCE_SECONDS)
         self._connection.close()
 
     @property
@@ -120,10 +121,14 @@ class Child(Line):
         self._process.join(PATIENCE_SECONDS)
         status = self._process.exitcode
         assert status is not None, "the child hangs"
-        with contextlib.suppress(EOFError, ConnectionResetError):
-            while status == 1:
-                self.hear()
+        if status == 1:
+            self._raise_what_it_said()
         return status
+
+    def _raise_what_it_said(self) -> None:
+        with contextlib.suppress(EOFError, ConnectionResetError):
+            while True:
+                self.hear()
 
 
 def answers(target: Callable[..., object], *args: Any) -> Any:

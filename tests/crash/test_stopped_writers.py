@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import pytest
@@ -20,7 +21,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.graph import END, START, StateGraph
 from typing_extensions import TypedDict
 
-from langgraph_turncheckpoint import StaleTurnError, TurnCheckpointSaver, _files
+from langgraph_turncheckpoint import StaleTurnError, TurnCheckpointSaver, _commits, _files
 
 from tests.crash.processes import PATIENCE_SECONDS, Child, Line, answers, rounds
 
@@ -42,6 +43,7 @@ class Watched(TurnCheckpointSaver):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.outcomes: list[tuple[str, str]] = []
+        self._ended = threading.Condition()
 
     def put(self, *args: Any) -> Any:
         return self._watch("put", super().put, *args)
@@ -49,14 +51,23 @@ class Watched(TurnCheckpointSaver):
     def put_writes(self, *args: Any) -> None:
         self._watch("put_writes", super().put_writes, *args)
 
+    def wait_for_writes(self, count: int) -> None:
+        """Wait until so many have ended, and forget them."""
+        with self._ended:
+            assert self._ended.wait_for(lambda: len(self.outcomes) >= count, PATIENCE_SECONDS)
+            self.outcomes.clear()
+
     def _watch(self, name: str, operation: Any, *args: Any) -> Any:
+        outcome = "ok"
         try:
-            result = operation(*args)
+            return operation(*args)
         except Exception as error:
-            self.outcomes.append((name, type(error).__name__))
+            outcome = type(error).__name__
             raise
-        self.outcomes.append((name, "ok"))
-        return result
+        finally:
+            with self._ended:
+                self.outcomes.append((name, outcome))
+                self._ended.notify_all()
 
 
 def idle(state: Log) -> Log:
@@ -84,16 +95,29 @@ def assert_no_fork(directory: Path) -> None:
 
 
 def run_and_wait_in_the_node(
-    line: Line, directory: Path, name: str, colour: str, durability: Any, nested: bool, at: Any = None
+    line: Line,
+    directory: Path,
+    name: str,
+    *,
+    colour: str = "sync",
+    durability: Any = "async",
+    nested: bool = False,
+    at: Any = None,
+    settled: bool = True,
 ) -> None:
-    """Runs a graph whose node says that it is reached and waits; then says how the run and its writes ended."""
+    """Runs a graph whose node says that it is reached and waits; then says how the run and its writes ended.
+
+    A settled one says so when all earlier writes have ended: under durability `async` they may still be going on.
+    """
     saver = Watched(directory)
+    # Of the graph and of each subgraph: the input, the writes of its start, and the state its node runs on.
+    writes_before_the_node = 0 if durability == "exit" else 6 if nested else 3
 
     def wait(state: Log) -> Log:
-        before = len(saver.outcomes)
+        if settled:
+            saver.wait_for_writes(writes_before_the_node)
         line.tell("in the node")
         line.hear()
-        del saver.outcomes[:before]
         return {"log": [f"{name} finished"]}
 
     async def await_(state: Log) -> Log:
@@ -127,7 +151,7 @@ def finish_a_turn(line: Line, directory: Path, name: str) -> None:
 def test_a_stopped_process_that_wakes_after_another_finished_a_turn_is_refused(tmp_path, colour, durability, nested):
     """C25: SIGSTOP A in a node, B finishes a turn, SIGCONT A: its put and put_writes raise, the head is B's."""
     answers(finish_a_turn, tmp_path, "earlier")
-    with Child(run_and_wait_in_the_node, tmp_path, "A", colour, durability, nested) as a:
+    with Child(run_and_wait_in_the_node, tmp_path, "A", colour=colour, durability=durability, nested=nested) as a:
         assert a.hear() == "in the node"
         a.stop()
         log = answers(finish_a_turn, tmp_path, "B")
@@ -165,7 +189,7 @@ def start_together(children: list[Child]) -> list[tuple[str, Any]]:
 
 def wait_and_run(line: Line, directory: Path, name: str, durability: Any, at: Any = None) -> None:
     assert line.hear() == "start"
-    run_and_wait_in_the_node(line, directory, name, "sync", durability, False, at)
+    run_and_wait_in_the_node(line, directory, name, durability=durability, at=at, settled=False)
 
 
 def test_of_two_runs_started_from_one_head_at_once_exactly_one_finishes(tmp_path):
@@ -203,11 +227,15 @@ def test_a_run_that_addresses_a_checkpoint_by_id_forks_it(tmp_path):
 def update_state(line: Line, directory: Path, name: str, at: Any) -> None:
     """Updates the state, reading and putting only when told, so that two of these do so at the same moment."""
 
+    paused: list[str] = []
+
     class Pausing(TurnCheckpointSaver):
         def get_tuple(self, config: Any) -> Any:
             found = super().get_tuple(config)
-            line.tell("read")
-            line.hear()
+            if not paused:
+                paused.append("here")
+                line.tell("read")
+                line.hear()
             return found
 
     line.hear()
@@ -286,16 +314,13 @@ def test_a_late_write_of_another_process_does_not_bring_a_deleted_thread_back(tm
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_run_whose_thread_is_deleted_by_another_process_leaves_nothing_and_a_new_one_works(tmp_path, durability):
     """C28 with a run: deleted while its node runs; the run is refused, the thread stays gone until a new turn."""
-    with Child(run_and_wait_in_the_node, tmp_path, "A", "sync", durability, False) as a:
+    with Child(run_and_wait_in_the_node, tmp_path, "A", durability=durability) as a:
         assert a.hear() == "in the node"
         saver = TurnCheckpointSaver(tmp_path)
         saver.delete_thread("main")
         a.tell("go on")
         ending, outcomes = a.hear()
         assert a.end() == 0
-    if durability == "exit":
-        # Nothing had ever been stored, so there was nothing to delete, but the turn was open.
-        assert ending == "refused"
     assert ending == "refused"
     assert {outcome for _, outcome in outcomes} == {"StaleTurnError"}
     assert saver.thread_ids() == []
@@ -306,7 +331,7 @@ def test_a_run_survives_a_prune_by_another_process(tmp_path):
     """C31: `prune` while a node runs takes nothing that the run builds on, and the run finishes."""
     for number in range(4):
         answers(finish_a_turn, tmp_path, f"earlier-{number}")
-    with Child(run_and_wait_in_the_node, tmp_path, "A", "sync", "async", False) as a:
+    with Child(run_and_wait_in_the_node, tmp_path, "A") as a:
         assert a.hear() == "in the node"
         saver = TurnCheckpointSaver(tmp_path)
         saver.prune(["main"])
@@ -326,13 +351,14 @@ def test_an_update_of_another_process_during_a_run_takes_over(tmp_path, by_id):
     answers(finish_a_turn, tmp_path, "earlier")
     head = TurnCheckpointSaver(tmp_path).get_tuple(MAIN)
     assert head is not None
-    with Child(run_and_wait_in_the_node, tmp_path, "A", "sync", "sync", False) as a:
+    with Child(run_and_wait_in_the_node, tmp_path, "A") as a:
         assert a.hear() == "in the node"
         graph = one_node(TurnCheckpointSaver(tmp_path), idle)
         at: Any = {"configurable": {**ROOT["configurable"], "checkpoint_id": head.checkpoint["id"]}} if by_id else MAIN
         graph.update_state(at, {"log": ["edited"]}, as_node="node")
         a.tell("go on")
         assert a.hear()[0] == "refused"
+        assert a.end() == 0
     expected = ["earlier", "earlier finished", *([] if by_id else ["A"]), "edited"]
     assert graph.get_state(MAIN).values["log"] == expected
 
@@ -396,7 +422,7 @@ def fork_while(enter: Any, line: Line, in_child: Callable[[], str], in_parent: C
         os.write(says, attempt(in_child).encode())
         signal.pause()
     leave.set()
-    other.join(PATIENCE_SECONDS)
+    other.join(HANG_SECONDS)
     line.tell((os.read(said, 100).decode(), attempt(in_parent)))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
@@ -427,7 +453,7 @@ def fork_during_a_commit(line: Line, directory: Path, child_thread: str) -> None
 
         other = threading.current_thread()
         _files.replace_file = slow
-        put_one(saver, "main")
+        saver.put(ROOT, empty_checkpoint(), {}, {})
 
     fork_while(enter, line, lambda: put_one(saver, child_thread), lambda: put_one(saver, "main"))
 
@@ -475,11 +501,18 @@ def test_a_saver_works_on_in_a_forked_child_and_in_its_parent(tmp_path):
     assert TurnCheckpointSaver(tmp_path).verify() == []
 
 
+def waits_in(frame: FrameType | None, file: str) -> bool:
+    """Whether a thread with this frame is in a function of the file, or in what that has called."""
+    while frame is not None and frame.f_code.co_filename != file:
+        frame = frame.f_back
+    return frame is not None
+
+
 def interrupt_a_waiting_writer(line: Line, directory: Path) -> None:
     """One thread commits, the main thread waits in line behind it and gets Ctrl-C; then everybody else goes on."""
     saver = TurnCheckpointSaver(directory)
     at = saver.put(ROOT, empty_checkpoint(), {}, {})
-    queues, real = saver._store._shared.commits._queues, _files.append_file
+    real, main = _files.append_file, threading.main_thread().ident
     reached, leave = threading.Event(), threading.Event()
 
     def slow(*args: Any, **kwargs: Any) -> None:
@@ -489,7 +522,7 @@ def interrupt_a_waiting_writer(line: Line, directory: Path) -> None:
         real(*args, **kwargs)
 
     def interrupt() -> None:
-        while not any(queues.values()):
+        while not waits_in(sys._current_frames()[main], _commits.__file__):  # type: ignore[index]
             os.sched_yield()
         os.kill(os.getpid(), signal.SIGINT)
 

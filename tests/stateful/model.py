@@ -22,6 +22,16 @@ class Place(NamedTuple):
     namespace: str
     checkpoint_id: str
 
+    @classmethod
+    def of(cls, config: RunnableConfig) -> Place:
+        """The place a config addresses."""
+        configurable = config["configurable"]
+        return cls(*(str(configurable[key]) for key in ("thread_id", "checkpoint_ns", "checkpoint_id")))
+
+    def before(self, other: Place) -> bool:
+        """Whether it is older, in the same thread and namespace."""
+        return self[:2] == other[:2] and self.checkpoint_id < other.checkpoint_id
+
     def config(self) -> RunnableConfig:
         return {
             "configurable": {
@@ -46,20 +56,15 @@ def described(found: CheckpointTuple | None) -> Any:
     """All that a checkpoint tuple says, in a form in which `==` confuses nothing."""
     if found is None:
         return None
-    body = dict(found.checkpoint)
+    body: dict[str, Any] = {**found.checkpoint}
     return {
-        "place": _place(found.config),
-        "parent": None if found.parent_config is None else _place(found.parent_config),
+        "place": Place.of(found.config),
+        "parent": None if found.parent_config is None else Place.of(found.parent_config),
         "values": unordered(body.pop("channel_values"), _VERBATIM),
         "body": unordered(body, _VERBATIM),
         "metadata": unordered(found.metadata, _VERBATIM),
         "writes": [plain(tuple(write), _VERBATIM) for write in found.pending_writes or ()],
     }
-
-
-def _place(config: RunnableConfig) -> tuple[str, ...]:
-    configurable = config["configurable"]
-    return tuple(str(configurable[key]) for key in ("thread_id", "checkpoint_ns", "checkpoint_id"))
 
 
 class Model:
@@ -89,7 +94,7 @@ class Model:
         found = None if place is None else self.saver.get_tuple(place.config())
         if place is None or found is None:
             return None
-        stored = self.saver.writes.get(tuple(place), {})  # type: ignore[call-overload]
+        stored = self.saver.writes.get(place, {})
         order = sorted(stored, key=lambda key: (stored[key][3], *key))
         writes = [(stored[key][0], stored[key][1], self.saver.serde.loads_typed(stored[key][2])) for key in order]
         return found._replace(pending_writes=writes)
@@ -122,7 +127,7 @@ class Model:
         """Removes checkpoints with their writes."""
         for place in places:
             del self.saver.storage[place.thread][place.namespace][place.checkpoint_id]
-            self.saver.writes.pop(tuple(place), None)  # type: ignore[call-overload]
+            self.saver.writes.pop(place, None)
 
     def of_runs(self, run_ids: Iterable[str]) -> list[Place]:
         wanted = set(run_ids)
@@ -132,13 +137,12 @@ class Model:
         """A union; of a checkpoint that both have, the one with more writes."""
         for namespace, checkpoints in list(self.saver.storage[source].items()):
             self.saver.storage[target][namespace].update(copy.deepcopy(checkpoints))
-        for (thread, *rest), writes in list(self.saver.writes.items()):
+        for (thread, namespace, checkpoint_id), writes in list(self.saver.writes.items()):
             if thread == source:
-                there = self.saver.writes[(target, *rest)]  # type: ignore[index]
-                there.update(writes)
-        for (thread, *rest), blob in list(self.saver.blobs.items()):
+                self.saver.writes[target, namespace, checkpoint_id].update(writes)
+        for (thread, namespace, channel, version), blob in list(self.saver.blobs.items()):
             if thread == source:
-                self.saver.blobs[(target, *rest)] = blob  # type: ignore[index]
+                self.saver.blobs[target, namespace, channel, version] = blob
 
     def _metadata(self, place: Place) -> dict[str, Any]:
         metadata: dict[str, Any] = self.saver.serde.loads_typed(

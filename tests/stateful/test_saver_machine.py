@@ -50,7 +50,9 @@ values = st.recursive(
 )
 messages = st.one_of(
     st.builds(HumanMessage, st.text(max_size=6), id=st.text("ab", min_size=1, max_size=2)),
-    st.builds(AIMessage, st.text(max_size=6), additional_kwargs=st.dictionaries(st.text(max_size=2), scalars, max_size=1)),
+    st.builds(
+        AIMessage, st.text(max_size=6), additional_kwargs=st.dictionaries(st.text(max_size=2), scalars, max_size=1)
+    ),
     st.builds(ToolMessage, st.text(max_size=6), tool_call_id=st.just("c1"), artifact=values),
 )
 threads, namespaces = st.sampled_from(THREADS), st.sampled_from(NAMESPACES)
@@ -75,37 +77,46 @@ class Remembered(NamedTuple):
 def changed(value: Any, data: st.DataObject) -> Any:
     """A new value for a channel: like the old one but for some edits, or another one altogether."""
     if isinstance(value, list):
-        items = list(value)
-        edit = data.draw(st.sampled_from(["append", "many", "replace", "cut", "insert", "new"]), label="edit")
-        if edit == "append":
-            items.append(data.draw(messages))
-        elif edit == "many":
-            start = len(items)
-            items += [HumanMessage(str(number), id=f"m{number}") for number in range(start, start + 40)]
-        elif edit == "new":
-            items = data.draw(st.lists(st.one_of(values, messages), max_size=3))
-        elif edit == "insert":
-            items.insert(data.draw(st.integers(0, len(items))), data.draw(values))
-        elif items:
-            position = data.draw(st.integers(0, len(items) - 1))
-            if edit == "replace":
-                items[position] = data.draw(messages)
-            else:
-                del items[position : position + data.draw(st.integers(1, 40))]
-        return items
+        return changed_list(value, data)
     if isinstance(value, dict):
-        items = dict(value)
-        edit = data.draw(st.sampled_from(["set", "many", "drop", "turn"]), label="edit")
-        if edit == "set":
-            items[data.draw(st.sampled_from("abcd"))] = data.draw(values)
-        elif edit == "many":
-            items.update({f"file{number}": {"text": "x" * number} for number in range(40)})
-        elif edit == "turn":
-            items = dict(reversed(items.items()))
-        elif items:
-            del items[data.draw(st.sampled_from(sorted(items)))]
-        return items
+        return changed_dict(value, data)
     return data.draw(values)
+
+
+def changed_list(value: list[Any], data: st.DataObject) -> list[Any]:
+    """A list with an edit; many items at a time, so that lists outgrow one page."""
+    items = list(value)
+    edit = data.draw(st.sampled_from(["append", "many", "replace", "cut", "insert", "new"]), label="edit")
+    if edit == "append":
+        items.append(data.draw(messages))
+    elif edit == "many":
+        items += [HumanMessage(str(number), id=f"m{number}") for number in range(len(items), len(items) + 40)]
+    elif edit == "new":
+        items = data.draw(st.lists(st.one_of(values, messages), max_size=3))
+    elif edit == "insert":
+        items.insert(data.draw(st.integers(0, len(items))), data.draw(values))
+    elif items:
+        position = data.draw(st.integers(0, len(items) - 1))
+        if edit == "replace":
+            items[position] = data.draw(messages)
+        else:
+            del items[position : position + data.draw(st.integers(1, 40))]
+    return items
+
+
+def changed_dict(value: dict[str, Any], data: st.DataObject) -> dict[str, Any]:
+    """A dict with an edit, which may be of its order alone."""
+    items = dict(value)
+    edit = data.draw(st.sampled_from(["set", "many", "drop", "turn"]), label="edit")
+    if edit == "set":
+        items[data.draw(st.sampled_from("abcd"))] = data.draw(values)
+    elif edit == "many":
+        items.update({f"file{number}": {"text": "x" * number} for number in range(40)})
+    elif edit == "turn":
+        items = dict(reversed(items.items()))
+    elif items:
+        del items[data.draw(st.sampled_from(sorted(items)))]
+    return items
 
 
 def vandalise(value: Any) -> None:
@@ -194,8 +205,9 @@ class SaverMachine(RuleBasedStateMachine):
     ) -> None:
         before = self.model.get(parent)
         versions: dict[str, Any] = {} if before is None else dict(before.checkpoint["channel_versions"])
+        self.ticks += 1  # a put of a reserved id draws no new one, and two values must not share a version
         version = f"{self.ticks:032}.{0.5:016}"
-        new = {name: version for name in (touched if before is not None else held)}
+        new = dict.fromkeys(touched if before is not None else held, version)
         versions.update(new)
         checkpoint = Checkpoint(
             v=4,
@@ -226,7 +238,7 @@ class SaverMachine(RuleBasedStateMachine):
         task=st.sampled_from(TASKS),
         path=st.sampled_from(PATHS),
         entries=writes,
-        again=st.booleans(),
+        more=st.one_of(st.none(), writes, st.just(())),
     )
     def put_writes(
         self,
@@ -237,18 +249,18 @@ class SaverMachine(RuleBasedStateMachine):
         task: str,
         path: str,
         entries: list[tuple[str, Any]],
-        again: bool,
+        more: list[tuple[str, Any]] | tuple[()] | None,
     ) -> None:
-        """Writes on a checkpoint that is there or that will come, some of them twice."""
+        """Writes on a checkpoint that is there or that will come; then the same ones again, or others."""
         there = self.model.places(thread, namespace)
         if early or not there:
             place = self._fresh(thread, namespace)
             self.reserved.append(place)
         else:
             place = there[-1] if data.draw(st.booleans()) else data.draw(st.sampled_from(there))
-        for _ in range(2 if again else 1):
+        for given in [entries] if more is None else [entries, more or entries]:
             for saver in (self.model.saver, self.saver):
-                saver.put_writes(place.config(), copy.deepcopy(entries), task, path)  # type: ignore[attr-defined]
+                saver.put_writes(place.config(), copy.deepcopy(given), task, path)  # type: ignore[attr-defined]
 
     # --- writing what was read ---
 
@@ -296,7 +308,7 @@ class SaverMachine(RuleBasedStateMachine):
         doomed = self.model.of_runs(runs)
         self.model.remove(doomed)
         self.saver.delete_for_runs(runs)
-        self._forget(lambda place: any(place[:2] == gone[:2] and place.checkpoint_id < gone.checkpoint_id for gone in doomed))
+        self._forget(lambda place: any(place.before(gone) for gone in doomed))
 
     @rule(chosen=st.lists(threads, max_size=3))
     def prune(self, chosen: list[str]) -> None:
@@ -304,18 +316,10 @@ class SaverMachine(RuleBasedStateMachine):
         latest = {self.model.latest(*place[:2]) for thread in chosen for place in self.model.places(thread)}
         self.saver.prune(chosen)
         for thread in chosen:
-            kept = {
-                Place(thread, found.config["configurable"]["checkpoint_ns"], found.config["configurable"]["checkpoint_id"])
-                for found in self.saver.list({"configurable": {"thread_id": thread}})
-            }
+            kept = {Place.of(found.config) for found in self.saver.list({"configurable": {"thread_id": thread}})}
             assert kept == {place for place in latest if place is not None and place.thread == thread}
             self.model.remove(place for place in self.model.places(thread) if place not in kept)
-        self._forget(
-            lambda place: any(
-                newest is not None and place[:2] == newest[:2] and place.checkpoint_id < newest.checkpoint_id
-                for newest in latest
-            )
-        )
+        self._forget(lambda place: any(newest is not None and place.before(newest) for newest in latest))
 
     @rule(source=threads, into=threads)
     def copy_thread(self, source: str, into: str) -> None:
@@ -346,10 +350,9 @@ class SaverMachine(RuleBasedStateMachine):
             candidates = [each[place[1:]] for each in (before, theirs) if place[1:] in each]
             assert found in candidates
             if found == before.get(place[1:]):
-                self.model.saver.writes[tuple(place)] = kept.get(tuple(place), {})  # type: ignore[index]
+                self.model.saver.writes[place] = kept.get(place, {})
             else:
-                there = kept.get((source, *place[1:]), {})
-                self.model.saver.writes[tuple(place)] = dict(there)  # type: ignore[index]
+                self.model.saver.writes[place] = dict(kept.get(place._replace(thread=source), {}))
 
     # --- reading ---
 
@@ -400,9 +403,7 @@ class SaverMachine(RuleBasedStateMachine):
                 config["configurable"]["checkpoint_ns"] = namespace
         places = self.model.places()
         before = data.draw(st.sampled_from(places)) if bounded and places else None
-        expected = list(
-            self.model.find(config, wanted=wanted, before=None if before is None else before.checkpoint_id)
-        )
+        expected = list(self.model.find(config, wanted=wanted, before=None if before is None else before.checkpoint_id))
         found = list(
             self.saver.list(config, filter=wanted, before=None if before is None else before.config(), limit=limit)
         )
@@ -454,7 +455,7 @@ class SaverMachine(RuleBasedStateMachine):
         """No writes are made for, and no put is tried on, what was reserved before it was removed."""
         for place in [place for place in self.reserved if gone(place)]:
             self.reserved.remove(place)
-            self.model.saver.writes.pop(tuple(place), None)  # type: ignore[call-overload]
+            self.model.saver.writes.pop(place, None)
 
 
 def described_at(model: Model, thread: str, place: Place) -> Any:

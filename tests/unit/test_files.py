@@ -330,8 +330,8 @@ def macos(monkeypatch):
             raise OSError(system.fault, os.strerror(system.fault))
         synced.append(os.readlink(f"/proc/self/fd/{fd}") if os.path.isdir("/proc/self/fd") else fd)
 
-    monkeypatch.setattr(_files, "fcntl", SimpleNamespace(fcntl=full_sync, F_FULLFSYNC=51, flock=_files.fcntl.flock,
-                                                         LOCK_EX=_files.fcntl.LOCK_EX))  # fmt: skip
+    locking = {name: getattr(_files.fcntl, name) for name in ("flock", "LOCK_EX", "LOCK_UN")}
+    monkeypatch.setattr(_files, "fcntl", SimpleNamespace(fcntl=full_sync, F_FULLFSYNC=51, **locking))
     monkeypatch.setattr(_files, "os", system.calls)
     monkeypatch.setattr(_files, "platform", "darwin")
     return system

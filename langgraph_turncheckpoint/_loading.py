@@ -11,6 +11,8 @@ import ormsgpack
 from langgraph.checkpoint.base import PendingWrite
 
 from ._checkpoint_files import NamespaceFiles
+from ._decoder import Decoder
+from ._encoder import Encoder
 from ._records import (
     WRITES,
     BlobRef,
@@ -22,7 +24,7 @@ from ._records import (
     unpack_id,
 )
 from ._serde import ValueCodec
-from ._sharing import INLINE, INLINE_SEALED, Decoder, Encoder, Known, Node, Shape, StoredNode
+from ._sharing import INLINE, INLINE_SEALED, Known, Node, Shape, StoredNode
 from .errors import DamagedCheckpointError, UnserializableValueError
 
 

@@ -19,6 +19,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from . import _files
 from ._checkpoint_files import NamespaceFiles
 from ._commits import Target, Turn, WriteJob
+from ._encoder import Encoder
 from ._layout import checkpoint_stem
 from ._loading import (
     Head,
@@ -32,7 +33,7 @@ from ._loading import (
 from ._records import BlobRef, Image, Section
 from ._serde import ValueCodec
 from ._shared import shared_state
-from ._sharing import Encoder, Known
+from ._sharing import Known
 from ._thread_files import ThreadFiles, thread_ids
 from ._turn import LedgerEvent, LedgerState
 from .errors import (

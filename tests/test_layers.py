@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parents[1]
 
 #: Layers from top to bottom, and the modules of each. A module may import every one above it.
 LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "pure": ("errors", "_layout", "_turn", "_records", "_sharing"),
+    "pure": ("errors", "_layout", "_turn", "_records", "_sharing", "_encoder", "_decoder"),
     "files": ("_files", "_ledger", "_checkpoint_files", "_thread_files", "_commits", "_collect", "_verify", "_offload"),
     "langgraph": ("_messages", "_serde", "_loading", "_runs", "_shared", "_store", "_upkeep", "saver"),
     "public": ("__init__",),

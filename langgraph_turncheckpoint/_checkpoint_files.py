@@ -92,11 +92,24 @@ class NamespaceFiles:
 
     def __init__(self, path: str, *, fsync: bool) -> None:
         self.path, self._fsync = path, fsync
+        self._bounds: list[str] | None = None
 
     # --- finding ---
 
+    def snapshot(self) -> NamespaceFiles:
+        """The same namespace with its buckets listed once, for a read that opens many files.
+
+        A bucket never takes over what another one holds, so the list may only be too short: a file that is
+        not found by it is looked for again.
+        """
+        files = NamespaceFiles(self.path, fsync=self._fsync)
+        files._bounds = files.bounds()
+        return files
+
     def bounds(self) -> list[str]:
         """The lowest id of each bucket, in order."""
+        if self._bounds is not None:
+            return self._bounds
         bounds = [bucket_bound(name) for name in _files.list_directory(self.path)]
         return sorted(bound for bound in bounds if bound is not None)
 
@@ -155,6 +168,7 @@ class NamespaceFiles:
             # A prune renames between the first look and the second, a repeated put back again.
             if (image := load_file(self.file(checkpoint_id, suffix))) is not None:
                 return image
+            self._bounds = None
         raise DamagedCheckpointError(self.file(checkpoint_id), "is missing, and others refer to it")
 
     # --- writing, with the thread's lock held ---

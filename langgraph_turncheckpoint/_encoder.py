@@ -36,10 +36,11 @@ from ._sharing import (
 LARGE_ITEM_BYTES: Final = 4096
 #: A value up to this size stays in the head.
 INLINE_BYTES: Final = 512
-#: Reference lists longer than this move into a blob of their own.
-DIRECT_PARTS: Final = 48
+#: Beyond so many full pages, references to them move into a blob of their own, which many saves share.
+UNINDEXED_PARTS: Final = 8
 #: So many full pages are compared at once; more would not fit the allocator's fast sizes.
 GROUP_PARTS: Final = 4
+SMALL_PARTS: Final = 48
 
 #: Stands for "this section" until the commit tells the file's name and the blob's number.
 OWN: Final = ""
@@ -240,7 +241,7 @@ class Encoder:
     @staticmethod
     def _run(parts: list[Part | Child], position: int, first: Part) -> list[Part]:
         run = [first]
-        for part in parts[position + 1 : position + (DIRECT_PARTS if first.is_small else GROUP_PARTS)]:
+        for part in parts[position + 1 : position + (SMALL_PARTS if first.is_small else GROUP_PARTS)]:
             if not isinstance(part, Part) or part.is_small != first.is_small:
                 break
             run.append(part)
@@ -331,24 +332,25 @@ class Encoder:
     def _indexed(self, new: Shape, old: Shape | None) -> tuple[list[Part | Child], int | None]:
         """The parts to list in the node itself, and the number of the blob with those before."""
         parts = new.parts
-        if len(parts) <= DIRECT_PARTS or any(isinstance(part, Child) for part in parts):
-            return parts, None
         pages = [part for part in parts if isinstance(part, Part)]
+        settled = len(pages)
+        while settled and pages[settled - 1].is_small:
+            settled -= 1
+        if len(pages) < len(parts) or settled <= UNINDEXED_PARTS:
+            return parts, None
         index = old.index if old is not None else None
         if index is not None:
             covered = len(index.refs)
-            if len(pages) - covered <= 2 * DIRECT_PARTS and index.refs == [part.ref for part in pages[:covered]]:
+            refs = [part.ref for part in pages[:covered]]
+            if settled - covered <= UNINDEXED_PARTS and index.refs == refs:
                 new.index = index
                 return parts[covered:], self._foreign_number(index.ref)
-        covered = len(pages)
-        while covered > len(pages) - PAGE_ITEMS and pages[covered - 1].is_small:
-            covered -= 1
         number = len(self.blobs)
-        data = encode_index([(_relative(part.ref, number), part.count) for part in pages[:covered]])
+        data = encode_index([(_relative(part.ref, number), part.count) for part in pages[:settled]])
         self.blobs.append(Sealed(INDEX_TAG, data))
         new.index = Index(BlobRef(OWN, number), [])
-        self._own_indexes.append((new, pages[:covered]))
-        return parts[covered:], number
+        self._own_indexes.append((new, pages[:settled]))
+        return parts[settled:], number
 
     # --- blobs ---
 

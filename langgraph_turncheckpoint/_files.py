@@ -111,15 +111,11 @@ def check_directory(path: str) -> None:
             raise NotADirectoryError(errno.ENOTDIR, "is a file, not a directory", path)
 
 
-def make_directory(path: str, *, fsync: bool) -> bool:
-    """Make a directory and its missing parents; durable on return if `fsync`.
-
-    Returns:
-        Whether it had to be made.
-    """
+def make_directory(path: str, *, fsync: bool) -> None:
+    """Make a directory and its missing parents; durable on return if `fsync`."""
     with _reported(path):
         if os.path.isdir(path):
-            return False
+            return
         parent = os.path.dirname(path)
         if parent and parent != path:
             make_directory(parent, fsync=fsync)
@@ -128,17 +124,23 @@ def make_directory(path: str, *, fsync: bool) -> bool:
         except FileExistsError:
             if not os.path.isdir(path):
                 raise NotADirectoryError(errno.ENOTDIR, "is a file, not a directory", path) from None
-            return False
+            return
         if fsync:
-            sync_directory(parent or os.curdir)
-        return True
+            try:
+                sync_directory(parent or os.curdir)
+            except BaseException:
+                # Left in place it would be taken for durable by whoever needs it next.
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+                raise
 
 
 def replace_file(path: str, data: bytes, *, temporary: str, fsync: bool) -> None:
     """Put `data` at `path` in one step: a reader sees the old bytes or the new, never a mixture.
 
-    With `fsync` the new bytes and their name survive power loss on return. If any step fails, the
-    old file is as it was and the temporary file is gone.
+    With `fsync` the new bytes and their name survive power loss on return. If a step fails, the temporary
+    file is gone, and a file that was not there before is not there; only where the sync of the directory
+    fails may an old file have given way to the new one.
 
     Args:
         path: The file.
@@ -146,7 +148,11 @@ def replace_file(path: str, data: bytes, *, temporary: str, fsync: bool) -> None
         temporary: A name, in the same directory, that no other writer uses.
         fsync: Whether to wait for the disk.
     """
-    with _reported(path):
+    with _reported(path), contextlib.ExitStack() as undo:
+        # Opened first: once the file has its name, as little as possible may fail.
+        directory = _open_directory(os.path.dirname(path)) if fsync else None
+        if directory is not None:
+            undo.callback(_close_quietly, directory)
         fd = _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, FILE_MODE)
         try:
             try:
@@ -155,13 +161,20 @@ def replace_file(path: str, data: bytes, *, temporary: str, fsync: bool) -> None
                     sync_file(fd)
             finally:
                 os.close(fd)
+            is_new = not os.access(path, os.F_OK)
             _retried(lambda: os.replace(temporary, path))
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-        if fsync:
-            sync_directory(os.path.dirname(path))
+        if directory is not None:
+            try:
+                _sync_fully(directory)
+            except BaseException:
+                if is_new:
+                    with contextlib.suppress(OSError):
+                        os.unlink(path)
+                raise
 
 
 def append_file(path: str, data: bytes, *, at: int, fsync: bool) -> None:
@@ -239,29 +252,51 @@ def remove_empty_directory(path: str) -> None:
 
 def sync_file(fd: int) -> None:
     """Wait until a file's bytes and length are on the disk."""
+    if getattr(fcntl, "F_FULLFSYNC", None) is None and hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    else:
+        _sync_fully(fd)
+
+
+def _sync_fully(fd: int) -> None:
     full_sync = getattr(fcntl, "F_FULLFSYNC", None)
     if full_sync is not None and fcntl is not None:
         # On macOS fsync only reaches the drive's cache. Not every file system knows the full one.
-        with contextlib.suppress(OSError):
+        try:
             fcntl.fcntl(fd, full_sync)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
+        else:
             return
-        os.fsync(fd)
-    elif hasattr(os, "fdatasync"):
-        os.fdatasync(fd)
-    else:
-        os.fsync(fd)
+    os.fsync(fd)
+
+
+#: What a file system says that cannot sync past the drive's cache. Anything else is a lost write.
+_UNSUPPORTED: Final = frozenset(
+    getattr(errno, name) for name in ("EINVAL", "ENOTSUP", "EOPNOTSUPP", "ENOTTY", "ENOSYS")
+)
 
 
 def sync_directory(path: str) -> None:
     """Wait until a directory's entries are on the disk. Windows does that with the rename."""
-    if platform == "win32":
-        return
     with _reported(path):
-        fd = os.open(path, os.O_RDONLY | _BINARY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        fd = _open_directory(path)
+        if fd is not None:
+            try:
+                _sync_fully(fd)
+            finally:
+                _close_quietly(fd)
+
+
+def _open_directory(path: str) -> int | None:
+    return None if platform == "win32" else os.open(path, os.O_RDONLY | _BINARY)
+
+
+def _close_quietly(fd: int) -> None:
+    # All that was to be synced has been; a directory that is only read loses nothing by a failing close.
+    with contextlib.suppress(OSError):
+        os.close(fd)
 
 
 class LockedFile:
@@ -288,10 +323,11 @@ class LockedFile:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        try:
-            _unlock(self.fd)
-        finally:
-            self._close()
+        with _reported(self._path):
+            try:
+                _unlock(self.fd)
+            finally:
+                self._close()
 
     def _close(self) -> None:
         _locked.discard(self.fd)

@@ -7,8 +7,9 @@ decided in `_turn`; here it is read, locked and written.
 from __future__ import annotations
 
 import os
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -27,8 +28,6 @@ from ._turn import LedgerState
 from .errors import DamageWarning
 
 LEDGER_NAME: Final = "turn"
-#: How far tokens jump where the ledger is gone and only the files' tokens are left to go by.
-LOST_LEDGER_JUMP: Final = 1 << 20
 
 
 class HeldLedger:
@@ -64,9 +63,17 @@ class HeldLedger:
 class Ledger:
     """The ledger of one thread, by its directory."""
 
-    def __init__(self, directory: str, thread_id: str | None, *, fsync: bool) -> None:
+    def __init__(
+        self,
+        directory: str,
+        thread_id: str | None,
+        *,
+        fsync: bool,
+        clock_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
         self.path = os.path.join(directory, LEDGER_NAME)
         self._directory, self._thread_id, self._fsync = directory, thread_id, fsync
+        self._clock_ns = clock_ns
 
     def read(self) -> LedgerState | None:
         """What the ledger says, without a lock; `None` where the thread was never written to."""
@@ -93,7 +100,7 @@ class Ledger:
             slot, doubtful = parse_slots(data)
             held = HeldLedger(file, slot or Slot(0, LedgerState()))
             if slot is None:
-                self._initialize(held, file, lost=any(data) or bool(self._generations()))
+                self._initialize(held, file, lost=bool(data or self._generations()))
             elif doubtful:
                 # Each write goes to the other slot, so the damaged one is at most one turn ahead.
                 state = slot.state
@@ -116,9 +123,9 @@ class Ledger:
                 DamageWarning,
                 stacklevel=5,
             )
-            # Random bits keep two recoveries apart, and no thread ever sees 2**20 turns between two
-            # writes of a running process, so every token handed out before is below the new one.
-            jump = LOST_LEDGER_JUMP * (1 + int.from_bytes(os.urandom(4), "big"))
+            # Nobody opens a turn each microsecond, so the time is above every token handed out before, were
+            # that by counting or after an earlier loss.
+            jump = self._clock_ns() // 1000
             state = LedgerState(jump, max(self._generations(), default=1), jump)
         if self._thread_id is not None:
             file.write(encode_ledger_id(self._thread_id), at=LEDGER_ID_OFFSET)

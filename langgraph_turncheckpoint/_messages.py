@@ -31,6 +31,7 @@ _CLASSES: Final[tuple[type[BaseMessage], ...]] = (
     SystemMessage,
 )
 _CODES: Final = {cls: code for code, cls in enumerate(_CLASSES)}
+_KNOWN_CODES: Final = frozenset(_CODES.values())
 _FIELDS: Final = tuple(frozenset(cls.model_fields) for cls in _CLASSES)
 _TYPES: Final = tuple(cls.model_fields["type"].default for cls in _CLASSES)
 
@@ -53,7 +54,7 @@ _USAGE_DETAILS: Final = {
 }
 
 
-def pack_messages(items: list[Any]) -> tuple[bytes, bytes] | None:
+def pack_messages(items: list[Any], options: int = STRICT) -> tuple[bytes, bytes] | None:
     """The class codes and packed fields of messages; `None` if any item is not a plain one.
 
     Packing a whole page in one call takes 2.2 ms for 5,000 messages of 550 bytes, joining single ones 2.6.
@@ -62,7 +63,7 @@ def pack_messages(items: list[Any]) -> tuple[bytes, bytes] | None:
         codes = bytes(map(_code_of, map(type, items)))
         if any(map(_extra_of, items)):
             return None
-        return codes, _pack(list(map(_dict_of, items)), None, STRICT)
+        return codes, _pack(list(map(_dict_of, items)), None, options)
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -86,12 +87,11 @@ def unpack_messages(data: bytes | memoryview) -> list[BaseMessage]:
     """
     codes, packed = split_messages(data)
     fields = ormsgpack.unpackb(packed)
-    messages = []
-    for code, values in zip(codes, fields, strict=True):
-        if not 0 <= code < len(_CLASSES) or type(values) is not dict:
-            raise ValueError("not a page of messages")
-        messages.append(_build(code, values))
-    return messages
+    if type(fields) is not list or len(fields) != len(codes) or not set(codes) <= _KNOWN_CODES:
+        raise ValueError("not a page of messages")
+    if not all(type(values) is dict for values in fields):
+        raise ValueError("not a page of messages")
+    return [_build(code, values) for code, values in zip(codes, fields, strict=True)]
 
 
 def _build(code: int, values: dict[str, Any]) -> BaseMessage:

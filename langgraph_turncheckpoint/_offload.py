@@ -10,7 +10,7 @@ import asyncio
 import contextvars
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from aiofiles.ospath import wrap
@@ -47,18 +47,30 @@ async def offload(operation: Callable[..., T], *args: Any, **kwargs: Any) -> T:
     then dropped in favour of the cancellation, as for any cancelled task.
     """
     context = contextvars.copy_context()
-    call = wrap(context.run)(operation, *args, executor=_current_executor(), **kwargs)
-    running = asyncio.ensure_future(call)
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        if outcome.set_running_or_notify_cancel():
+            try:
+                outcome.set_result(context.run(operation, *args, **kwargs))
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller
+                outcome.set_exception(error)
+
+    # A loop that ends cancels every task, this one too. What it runs is then waited for all the same, unless
+    # it had not begun and never will.
+    running = asyncio.ensure_future(wrap(run)(executor=_current_executor()))
+    running.add_done_callback(lambda task: outcome.cancel() if task.cancelled() else None)
+    ended = asyncio.wrap_future(outcome)
     cancelled = False
-    while not running.done():
+    while not ended.done():
         try:
-            await asyncio.shield(running)
+            await asyncio.shield(ended)
         except asyncio.CancelledError:
             cancelled = True
         except Exception:  # noqa: BLE001
-            break  # what it raised is read from `running` below
+            break  # what it raised is read from `ended` below
     if cancelled:
-        if not running.cancelled():
-            running.exception()
+        if not ended.cancelled():
+            ended.exception()
         raise asyncio.CancelledError
-    return running.result()  # type: ignore[no-any-return]
+    return ended.result()

@@ -60,6 +60,8 @@ class ValueCodec:
         self._serde = serde
         inner = serde.serde if type(serde) is EncryptedSerializer else serde
         self._stock = inner if _is_stock(inner) else None
+        # What msgpack cannot tell apart, a serde of somebody else may.
+        self._options = STRICT if self._stock is not None else STRICT | ormsgpack.OPT_PASSTHROUGH_TUPLE
         self._encrypts = type(serde) is EncryptedSerializer
         self._seals = self._encrypts or (self._stock is None and _keeps_bytes(serde))
 
@@ -93,12 +95,14 @@ class ValueCodec:
 
     def fast_page(self, items: list[Any]) -> Page | None:
         """Pack items that need no serializer; `None` for anything else."""
-        packed = pack_messages(items)
+        if self._stock is None and any(map(_holds_buffer, items)):
+            return None
+        packed = pack_messages(items, self._options)
         if packed is not None:
             codes, plain = packed
             return Page(xxh3_128_digest(plain, _SEED) + codes, len(plain), plain, MESSAGES)
         try:
-            plain = ormsgpack.packb(items, None, STRICT)
+            plain = ormsgpack.packb(items, None, self._options)
         except (TypeError, ValueError):
             return None
         return Page(xxh3_128_digest(plain, _SEED + 1), len(plain), plain, PLAIN)
@@ -254,6 +258,12 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f".{field.name}", getattr(value, field.name)
 
 
+def _holds_buffer(value: Any) -> bool:
+    if isinstance(value, (bytearray, memoryview)):
+        return True
+    return not isinstance(value, (str, bytes)) and any(_holds_buffer(part) for _, part in _parts(value))
+
+
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
@@ -297,13 +307,19 @@ def check_payload(data: bytes) -> None:
     Raises:
         RefusedValueError: The payload names a function, or a class that holds no data.
     """
+    refused: list[RefusedValueError] = []
 
     def hook(code: int, packed: bytes) -> None:
         named = ormsgpack.unpackb(packed, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
         if code in _CONSTRUCTOR_CODES:
-            _check_named(named)
+            try:
+                _check_named(named)
+            except RefusedValueError as error:
+                refused.append(error)  # raised from in here it would come out as a plain ValueError
 
     ormsgpack.unpackb(data, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
+    if refused:
+        raise refused[0]
 
 
 def _check_named(named: Any) -> None:

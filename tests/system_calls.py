@@ -12,16 +12,20 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Final
 
-from langgraph_turncheckpoint import _files
+from langgraph_turncheckpoint import _files as files_module
 
 #: What can go wrong in practice with a directory that was fine a moment ago.
 CODES: Final = (errno.ENOSPC, errno.EIO, errno.EMFILE, errno.EROFS, errno.EACCES)
 
 RECORDED: Final = frozenset(
-    "open close read write lseek fstat stat fsync fdatasync ftruncate replace unlink mkdir rmdir listdir scandir".split()
+    {"close", "fdatasync", "fstat", "fsync", "ftruncate", "listdir", "lseek", "mkdir", "open", "read"}
+    | {"replace", "rmdir", "scandir", "stat", "unlink", "write"}
 )
 #: Calls that a full disk refuses for as long as it is full.
 GROWING: Final = frozenset({"write", "fsync", "fdatasync", "mkdir"})
+
+#: The module as it is patched: typed loosely, because its imports are no part of what it offers.
+_files: Any = files_module
 
 Fault = Callable[[int, str], int | None]
 
@@ -96,8 +100,8 @@ def substituted(calls: SystemCalls) -> Iterator[SystemCalls]:
             raise OSError(code, os.strerror(code))
         real_fcntl.flock(fd, operation)
 
-    _files.os = calls  # type: ignore[assignment]
-    _files.fcntl = SimpleNamespace(flock=flock, LOCK_EX=real_fcntl.LOCK_EX, LOCK_UN=real_fcntl.LOCK_UN)  # type: ignore[assignment]
+    _files.os = calls
+    _files.fcntl = SimpleNamespace(flock=flock, LOCK_EX=real_fcntl.LOCK_EX, LOCK_UN=real_fcntl.LOCK_UN)
     try:
         yield calls
     finally:

@@ -20,7 +20,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import StateSnapshot
 
 from langgraph_turncheckpoint import TurnCheckpointSaver
-
 from tests.contract.observation import Naming, plain, snapshot, stored
 
 Colour = Literal["sync", "async"]
@@ -116,6 +115,15 @@ class Driver:
         subject = Subject(self, recipe)
         self._subjects.append(subject)
         return subject
+
+    @property
+    def unhurried(self) -> dict[str, Any]:
+        """Arguments for runs of graphs that change, in place, values which LangGraph has given to a put.
+
+        Under "async" the next nodes run while a put waits for the one before, so what it stores of such a value is
+        decided by a race, over every saver; "sync" takes its place.
+        """
+        return {"durability": "sync" if self.durability == "async" else self.durability}
 
     def effect(self, name: str) -> int:
         """Counts something that a node did outside the state; returns how often it has now happened."""
@@ -228,7 +236,7 @@ class Subject:
         kwargs.setdefault("durability", self._driver.durability)
         try:
             result = self._call("invoke", graph_input, where, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the other saver must give the same
             result = error
         self._driver.note("invoke", result)
         return result

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -63,39 +63,50 @@ anonymous: Final = _Anonymous(in_writes=True)
 
 def plain(value: Any, rename: Naming) -> Any:
     """Describes any value so that `==` tells apart all that a user could tell apart."""
-    if isinstance(value, str):
-        return rename(value) if type(value) is str else [type(value).__name__, rename(str(value))]
+    if type(value) is str:
+        return rename(value)
     if value is None or isinstance(value, bool | int | float | complex | bytes | bytearray):
         return f"{type(value).__name__} {value!r}"
-    if isinstance(value, BaseMessage):
-        fields = dict(value)
-        if rename.in_writes and (value.id is None or _ID.fullmatch(value.id)):
-            del fields["id"]
-        return [type(value).__name__, unordered(fields, rename)]
     if isinstance(value, StateSnapshot):
         return snapshot(value, rename)
+    content = _content(value, rename)
+    if content is None:
+        text = repr(value)
+        return type(value).__name__ if " at 0x" in text else rename(f"{type(value).__name__} {text}")
+    return [type(value).__name__, content]
+
+
+def _content(value: Any, rename: Naming) -> Any:
+    """What a container or an object holds; `None` if it is neither."""
     if isinstance(value, BaseModel):
-        return [type(value).__name__, unordered(dict(value), rename)]
-    if isinstance(value, BaseException):
-        return [type(value).__name__, [plain(arg, rename) for arg in value.args]]
+        fields = dict(value)
+        if isinstance(value, BaseMessage) and rename.in_writes and (value.id is None or _ID.fullmatch(value.id)):
+            del fields["id"]
+        return unordered(fields, rename)
     if isinstance(value, Mapping):
-        return [type(value).__name__, [(plain(k, rename), plain(v, rename)) for k, v in value.items()]]
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return [type(value).__name__, [(name, plain(getattr(value, name), rename)) for name in value._fields]]
+        return [(plain(key, rename), plain(item, rename)) for key, item in value.items()]
     if isinstance(value, set | frozenset):
-        return [type(value).__name__, sorted((plain(item, rename) for item in value), key=repr)]
-    if isinstance(value, Sequence) or type(value).__name__ == "deque":
+        return sorted((plain(item, rename) for item in value), key=repr)
+    if isinstance(value, BaseException):
+        return [plain(argument, rename) for argument in value.args]
+    if isinstance(value, Sequence | deque) and not isinstance(value, str) and not hasattr(value, "_fields"):
         if value and all(isinstance(item, Interrupt) for item in value):
             # A run reports the questions of parallel tasks in the order in which their threads got there.
-            value = type(value)(sorted(value, key=lambda item: repr(plain(item, anonymous))))
-        return [type(value).__name__, [plain(item, rename) for item in value]]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        return [type(value).__name__, [(name, plain(getattr(value, name, None), rename)) for name in names]]
-    if slots := getattr(type(value), "__slots__", None):
-        return [type(value).__name__, [(name, plain(getattr(value, name, None), rename)) for name in slots]]
-    text = repr(value)
-    return type(value).__name__ if " at 0x" in text else rename(f"{type(value).__name__} {text}")
+            value = sorted(value, key=lambda item: repr(plain(item, anonymous)))
+        return [plain(item, rename) for item in value]
+    if names := _field_names(value):
+        return [(name, plain(getattr(value, name, None), rename)) for name in names]
+    return None
+
+
+def _field_names(value: Any) -> Sequence[str]:
+    if dataclasses.is_dataclass(value):
+        return [field.name for field in dataclasses.fields(value)]
+    kind: Any = type(value)
+    if hasattr(kind, "_fields"):
+        return list(kind._fields)
+    # Slots of other libraries may be caches; what they want to be told apart by is in their `repr`.
+    return list(kind.__slots__) if kind.__module__.startswith("langgraph.") and hasattr(kind, "__slots__") else ()
 
 
 def unordered(mapping: Mapping[Any, Any], rename: Naming) -> dict[str, Any]:

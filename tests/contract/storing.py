@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, empty_checkpoint
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langgraph_turncheckpoint import TurnCheckpointSaver
@@ -118,11 +118,16 @@ def fresh(saver: TurnCheckpointSaver, **options: Any) -> TurnCheckpointSaver:
     return TurnCheckpointSaver(saver.path, **{"fsync": False, "serde": saver.serde, **options})
 
 
-def latest(saver: TurnCheckpointSaver, thread_id: Any = "thread", checkpoint_ns: str = "") -> CheckpointTuple:
-    """The newest checkpoint, as a saver that remembers nothing reads it."""
-    found = fresh(saver).get_tuple(addressed(thread_id, checkpoint_ns))
+def read(saver: TurnCheckpointSaver, config: RunnableConfig) -> Any:
+    """The checkpoint at a config, as a saver that remembers nothing reads it."""
+    found = fresh(saver).get_tuple(config)
     assert found is not None
     return found
+
+
+def latest(saver: TurnCheckpointSaver, thread_id: Any = "thread", checkpoint_ns: str = "") -> Any:
+    """The newest checkpoint, as a saver that remembers nothing reads it."""
+    return read(saver, addressed(thread_id, checkpoint_ns))
 
 
 def files_below(path: str | Path) -> dict[str, bytes]:

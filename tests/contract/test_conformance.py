@@ -22,7 +22,7 @@ pytest.importorskip(
     "langgraph.checkpoint.conformance", reason="langgraph-checkpoint-conformance needs a newer langgraph-checkpoint"
 )
 
-from langgraph.checkpoint.conformance import checkpointer_test, validate  # noqa: E402 - after the importorskip
+from langgraph.checkpoint.conformance import checkpointer_test, validate
 
 #: What the suite must find, so that it cannot report FULL because something is missing (F24).
 CAPABILITIES = {

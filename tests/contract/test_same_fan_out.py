@@ -91,6 +91,7 @@ def fan_out_of_a_fan_out(driver: Driver) -> None:
 
 
 def branches_of_different_length_joined(driver: Driver) -> None:
+    """The join waits for both; LangGraph counts in place who has arrived."""
     builder: StateGraph[Any] = StateGraph(Log)
     for name in ("short", "long1", "long2", "long3", "join", "last"):
         builder.add_node(name, lambda state, name=name: {"log": [name]}, defer=name == "last")
@@ -102,8 +103,8 @@ def branches_of_different_length_joined(driver: Driver) -> None:
     builder.add_edge("short", "last")
     builder.add_edge("join", "last")
     graph = driver.graph(lambda saver: builder.compile(checkpointer=saver))
-    graph.invoke({"log": []})
-    graph.invoke({"log": ["again"]})
+    graph.invoke({"log": []}, **driver.unhurried)
+    graph.invoke({"log": ["again"]}, **driver.unhurried)
 
 
 def paused_between_fan_out_and_join(driver: Driver) -> None:

@@ -11,6 +11,8 @@ from langgraph.types import Command, RetryPolicy, interrupt
 from tests.contract.differential import assert_same, each_way
 from tests.contract.driver import Driver, Script, Subject
 
+AT_ONCE = RetryPolicy(initial_interval=0, jitter=False, max_attempts=3, retry_on=ConnectionError)
+
 
 def _workflow(driver: Driver, body: Any) -> Subject:
     return driver.graph(lambda saver: entrypoint(checkpointer=saver)(body))
@@ -101,7 +103,7 @@ def a_task_within_a_task(driver: Driver) -> None:
 
 
 def a_task_tried_again(driver: Driver) -> None:
-    @task(retry_policy=RetryPolicy(initial_interval=0, jitter=False, max_attempts=3, retry_on=ConnectionError))
+    @task(retry_policy=AT_ONCE)  # type: ignore[arg-type]  # without arguments, nothing tells what it may be called with
     def fetch() -> str:
         if driver.effect("fetch") < 3:
             raise ConnectionError("no line")

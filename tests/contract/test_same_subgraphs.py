@@ -192,7 +192,7 @@ def back_in_time_inside_a_subgraph(driver: Driver) -> None:
     graph.invoke({"log": ["go"], "topic": "x"})
     nested = graph.state(subgraphs=True).tasks[0].state
     assert nested is not None
-    past = graph.history(at=nested.config)  # type: ignore[union-attr,arg-type]
+    past = graph.history(at=nested.config)  # type: ignore[union-attr]
     graph.invoke(Command(resume="yes"))
     graph.invoke(None, at=past[-1].config)
     graph.state(subgraphs=True)

@@ -116,12 +116,10 @@ def objects_changed_in_place(driver: Driver) -> None:
 
     graph = _keeping(driver, careless)
     messages = [HumanMessage(f"message {number}", id=f"m{number}") for number in range(50)]
-    # Under "async" the next node runs while a put still waits for the one before, and races with it.
-    durability = "sync" if driver.durability == "async" else driver.durability
     files = {f"f{number}": {"text": str(number)} for number in range(40)}
-    graph.invoke({"value": messages, "other": files}, durability=durability)
+    graph.invoke({"value": messages, "other": files}, **driver.unhurried)
     for _ in range(4):
-        graph.invoke({}, durability=durability)
+        graph.invoke({}, **driver.unhurried)
 
 
 def lists_and_dicts_that_shrink_and_move(driver: Driver) -> None:

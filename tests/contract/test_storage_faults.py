@@ -48,6 +48,10 @@ class Scenario:
         """Whether the whole operation is visible."""
         return self.newest(saver) == packed(VALUES[2])
 
+    def may_be_done(self, saver):
+        """Whether a failure may leave the operation done, because undoing it could fail just the same."""
+        return False
+
     def newest(self, saver):
         found = fresh(saver).get_tuple(addressed("thread"))
         return found and packed(found.checkpoint["channel_values"])
@@ -76,6 +80,9 @@ class PutAgain(Scenario):
     def act(self):
         self.thread.config = self.wrap(addressed("thread", "", self.thread.ids[0]))
         self.thread.put(VALUES[2], number=2)
+
+    def may_be_done(self, saver):
+        return self.done(saver)
 
 
 class PutAmongLitter(Scenario):
@@ -126,9 +133,15 @@ def staged(name, root, *, in_run, warm):
     return scenario
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
-@pytest.mark.parametrize("in_run", [False, True], ids=["outside a run", "in a run"])
-@pytest.mark.parametrize("fault", [once, lasting])
+@pytest.mark.parametrize(
+    ("fault", "in_run", "warm"),
+    [
+        pytest.param(once, False, False, id="one call fails"),
+        pytest.param(once, True, True, id="one call fails in a run"),
+        pytest.param(lasting, False, True, id="the disk stays full"),
+        pytest.param(lasting, True, False, id="the disk stays full in a run"),
+    ],
+)
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_put_that_fails_at_any_system_call_changes_nothing_and_can_be_repeated(name, fault, in_run, warm, tmp_path):
     names = calls_of(staged(name, tmp_path / "rehearsal", in_run=in_run, warm=warm).act)
@@ -164,7 +177,7 @@ def problems(scenario, fault, code):
         yield f"left {litter}"
     if not failed and not scenario.done(scenario.saver):
         yield "was acknowledged and is not there"
-    if failed and scenario.observed(scenario.saver) != before:
+    if failed and scenario.observed(scenario.saver) != before and not scenario.may_be_done(scenario.saver):
         yield "raised, and what can be read has changed"
     if failed:
         scenario.thread.config, scenario.thread.ids, scenario.thread.last = config, ids, last
@@ -215,7 +228,7 @@ def test_upkeep_that_fails_at_any_system_call_is_finished_by_repeating_it(operat
     def made(root):
         saver = TurnCheckpointSaver(root, fsync=False)
         thread = Thread(saver)
-        for n in range(6):
+        for n in range(4):
             thread.put({"messages": [f"{m} " * 50 for m in range(40 + n)]}, metadata={"run_id": f"run-{n}"})
         thread.write("pending")
         return saver, thread
@@ -224,7 +237,7 @@ def test_upkeep_that_fails_at_any_system_call_is_finished_by_repeating_it(operat
         "delete": lambda saver: saver.delete_thread("thread"),
         "prune": lambda saver: saver.prune(["thread"]),
         "copy": lambda saver: saver.copy_thread("thread", "target"),
-        "delete_for_runs": lambda saver: saver.delete_for_runs(["run-0", "run-5"]),
+        "delete_for_runs": lambda saver: saver.delete_for_runs(["run-0", "run-3"]),
     }
     template, thread = made(tmp_path / "template")
     rehearsal, _ = made(tmp_path / "rehearsal")
@@ -246,11 +259,10 @@ def test_upkeep_that_fails_at_any_system_call_is_finished_by_repeating_it(operat
                 wrong.append(f"{where}: raised a bare {error!r}")
         if warned:
             wrong.append(f"{where}: warned with {set(warned)}")
-        for name in ("thread", "target"):
-            for found in fresh(saver).list(addressed(name)):
-                if packed(found.checkpoint["channel_values"]) != thread.values[found.checkpoint["id"]]:
-                    wrong.append(f"{where}: other values in {name}")
-        if operation == "delete" and len(list(fresh(saver).list(None))) not in {0, 6}:
+        found = {t.checkpoint["id"]: packed(t.checkpoint["channel_values"]) for t in fresh(saver).list(None)}
+        if not found.items() <= thread.values.items():
+            wrong.append(f"{where}: other values")
+        if operation == "delete" and len(list(fresh(saver).list(None))) not in {0, 4}:
             wrong.append(f"{where}: half a thread can be read")
         actions[operation](saver)
         if [t.checkpoint["id"] for t in fresh(saver).list(None)] != expected:
@@ -315,7 +327,7 @@ def test_a_directory_without_permission_is_a_storage_error_and_reading_goes_on(t
         k: v for k, v in before.items() if k.endswith(".ckpt")
     }
     with substituted(ReadOnly(denied)):
-        assert packed(fresh(saver).get_tuple(addressed("thread")).checkpoint["channel_values"]) == packed(VALUES[0])
+        assert packed(latest(saver).checkpoint["channel_values"]) == packed(VALUES[0])
 
 
 def test_a_read_only_directory_is_a_storage_error(tmp_path):

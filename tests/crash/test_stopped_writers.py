@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are f
 
 MAIN: Any = {"configurable": {"thread_id": "main"}}
 #: What takes longer hangs; measured on an idle machine, each such operation takes some milliseconds.
-HANG_SECONDS = 10.0
+HANG_SECONDS = 5.0
 ROOT: Any = {"configurable": {"thread_id": "main", "checkpoint_ns": ""}}
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.contract.observation import Naming, plain, unordered
@@ -68,11 +68,25 @@ def described(found: CheckpointTuple | None) -> Any:
 
 
 class Model:
-    """The store as it should be. `saver` takes the puts and the writes."""
+    """The store as it should be. `saver` takes the puts.
+
+    Attributes:
+        calls: Per checkpoint, the calls that added or replaced writes. A copy tells by them which of two
+            checkpoints of one id has only had more writes than the other.
+    """
 
     def __init__(self) -> None:
         self.saver = InMemorySaver()
+        self.calls: dict[Place, list[str]] = {}
         self.deleted_upto: dict[str, str] = {}
+
+    def put_writes(self, place: Place, entries: list[tuple[str, Any]], task_id: str, task_path: str) -> None:
+        there = self.saver.writes.get(place, {})
+        keys = [(task_id, WRITES_IDX_MAP.get(channel, number)) for number, (channel, _) in enumerate(entries)]
+        fresh = [entry for key, entry in zip(keys, entries, strict=True) if key[1] < 0 or key not in there]
+        if fresh:
+            self.calls.setdefault(place, []).append(repr((plain(fresh, _VERBATIM), task_id, task_path)))
+        self.saver.put_writes(place.config(), entries, task_id, task_path)
 
     def places(self, thread: str | None = None, namespace: str | None = None) -> list[Place]:
         """Every checkpoint that is there, oldest first."""
@@ -122,24 +136,40 @@ class Model:
         ids = [place.checkpoint_id for place in self.places(thread)]
         self.deleted_upto[thread] = max([self.deleted_upto.get(thread, ""), *ids])
         self.saver.delete_thread(thread)
+        self.calls = {place: calls for place, calls in self.calls.items() if place.thread != thread}
 
     def remove(self, places: Iterable[Place]) -> None:
         """Removes checkpoints with their writes."""
         for place in places:
             del self.saver.storage[place.thread][place.namespace][place.checkpoint_id]
-            self.saver.writes.pop(place, None)
+            self.forget_writes(place)
+
+    def forget_writes(self, place: Place) -> None:
+        self.saver.writes.pop(place, None)
+        self.calls.pop(place, None)
 
     def of_runs(self, run_ids: Iterable[str]) -> list[Place]:
         wanted = set(run_ids)
         return [place for place in self.places() if self._metadata(place).get("run_id") in wanted]
 
+    def conflicts(self, source: str, target: str) -> bool:
+        """Whether both have had different writes on the same checkpoint."""
+        for place, calls in self.calls.items():
+            theirs = self.calls.get(place._replace(thread=target), [])
+            shorter = min(len(calls), len(theirs))
+            if place.thread == source and calls[:shorter] != theirs[:shorter]:
+                return True
+        return False
+
     def copy_thread(self, source: str, target: str) -> None:
         """A union; of a checkpoint that both have, the one with more writes."""
         for namespace, checkpoints in list(self.saver.storage[source].items()):
             self.saver.storage[target][namespace].update(copy.deepcopy(checkpoints))
-        for (thread, namespace, checkpoint_id), writes in list(self.saver.writes.items()):
-            if thread == source:
-                self.saver.writes[target, namespace, checkpoint_id].update(writes)
+        for place in [place for place in self.calls if place.thread == source]:
+            there = place._replace(thread=target)
+            if len(self.calls[place]) > len(self.calls.get(there, [])):
+                self.calls[there] = list(self.calls[place])
+                self.saver.writes[there] = dict(self.saver.writes[place])
         for (thread, namespace, channel, version), blob in list(self.saver.blobs.items()):
             if thread == source:
                 self.saver.blobs[target, namespace, channel, version] = blob

@@ -1,7 +1,8 @@
-"""Durable files: whichever system call fails, the old bytes stay and the error is typed; each system's own way is taken."""
+"""Durable files: whichever system call fails, the old bytes stay and the error is typed; each system has its way."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -70,10 +71,15 @@ def test_a_failing_system_call_is_a_storage_error_with_errno_and_path(name, code
         path = tmp_path / f"{position}" / "file"
         path.parent.mkdir()
         path.write_bytes(OLD)
-        with substituted(SystemCalls(once(position, code))), pytest.raises(StorageError) as caught:
-            OPERATIONS[name](path)
-        assert caught.value.errno == code, call
-        assert str(caught.value.filename).startswith(str(path.parent)), call
+        with substituted(SystemCalls(once(position, code))):
+            try:
+                OPERATIONS[name](path)
+            except StorageError as error:
+                told = (error.errno, str(error.filename).startswith(str(path.parent)))
+            else:
+                # Where everything was synced, or only read, a failing close says nothing.
+                told = (code, call == "close")
+        assert told == (code, True), call
 
 
 @pytest.mark.parametrize("fault", [once, lasting])
@@ -95,7 +101,7 @@ def test_a_replace_that_fails_anywhere_keeps_the_old_bytes_and_leaves_no_litter(
             assert path.read_bytes() in {OLD, NEW}
         else:
             assert path.read_bytes() == (OLD if failed else NEW), call
-        assert failed or fault is lasting
+        assert failed or fault is lasting or call == "close"
 
 
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
@@ -103,9 +109,24 @@ def test_a_first_write_that_fails_anywhere_leaves_nothing(code, tmp_path):
     for position, call in enumerate(points("replace_file", tmp_path)):
         path = tmp_path / f"{position}" / "file"
         path.parent.mkdir()
-        with substituted(SystemCalls(once(position, code))), pytest.raises(StorageError):
-            replace(path)
-        assert os.listdir(path.parent) == [], call
+        with substituted(SystemCalls(once(position, code))):
+            try:
+                replace(path)
+            except StorageError:
+                assert os.listdir(path.parent) == [], call
+            else:
+                assert call == "close"
+
+
+def test_a_written_file_that_cannot_be_closed_is_a_failed_write(path):
+    """Some file systems report a lost write only then."""
+    names = calls_of(lambda: replace(path))
+    position = next(at for at, name in enumerate(names) if name == "close")
+    path.write_bytes(OLD)
+    with substituted(SystemCalls(once(position, errno.EIO))), pytest.raises(StorageError):
+        replace(path)
+    assert os.listdir(path.parent) == ["file"]
+    assert path.read_bytes() == OLD
 
 
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
@@ -114,10 +135,14 @@ def test_an_append_that_fails_anywhere_leaves_the_file_as_it_was(code, tmp_path)
         path = tmp_path / f"{position}" / "file"
         path.parent.mkdir()
         path.write_bytes(OLD)
-        with substituted(SystemCalls(once(position, code))), pytest.raises(StorageError):
-            append(path)
-        if call != "close":  # by then everything was synced, and the next append looks at the file anyway
-            assert path.read_bytes() == OLD, call
+        failed = False
+        with substituted(SystemCalls(once(position, code))):
+            try:
+                append(path)
+            except StorageError:
+                failed = True
+        assert path.read_bytes() == (OLD if failed else OLD + NEW), call
+        assert failed or call == "close"
         append(path)
         assert path.read_bytes() == OLD + NEW, call
 
@@ -175,7 +200,7 @@ def test_an_append_cuts_off_a_torn_tail(path):
 
 def test_a_new_directory_is_synced_into_each_new_parent(tmp_path):
     with substituted(SystemCalls()) as calls:
-        assert _files.make_directory(str(tmp_path / "a" / "b"), fsync=True)
+        _files.make_directory(str(tmp_path / "a" / "b"), fsync=True)
     assert [(name, what) for name, what in calls.calls if name in {"mkdir", "open"}] == [
         ("mkdir", str(tmp_path / "a")),
         ("open", str(tmp_path)),
@@ -183,7 +208,7 @@ def test_a_new_directory_is_synced_into_each_new_parent(tmp_path):
         ("open", str(tmp_path / "a")),
     ]
     assert calls.names.count("fsync") == 2
-    assert not _files.make_directory(str(tmp_path / "a" / "b"), fsync=True)
+    assert "fsync" not in calls_of(lambda: _files.make_directory(str(tmp_path / "a" / "b"), fsync=True))
 
 
 def test_a_directory_whose_sync_failed_is_not_taken_for_durable_by_the_next_call(tmp_path):
@@ -287,7 +312,7 @@ def test_two_threads_never_hold_one_file_at_once(path):
 def test_a_lock_that_could_not_be_taken_or_was_left_by_an_error_is_free(path):
     names = calls_of(lambda: lock_and_write(path))
     for position in range(len(names)):
-        with substituted(SystemCalls(once(position, errno.EIO))), pytest.raises(OSError, match="Input/output"):
+        with substituted(SystemCalls(once(position, errno.EIO))), contextlib.suppress(StorageError):
             lock_and_write(path)
         done = threading.Event()
 
@@ -303,13 +328,13 @@ def test_a_lock_that_could_not_be_taken_or_was_left_by_an_error_is_free(path):
 
 def test_no_descriptor_is_left_open_by_any_failure(tmp_path):
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
-    for name in OPERATIONS:
+    for name, operation in OPERATIONS.items():
         for position in range(len(points(name, tmp_path))):
             path = tmp_path / f"{name}-{position}" / "file"
             path.parent.mkdir()
             path.write_bytes(OLD)
-            with substituted(SystemCalls(once(position, errno.EIO))), pytest.raises(OSError, match="Input/output"):
-                OPERATIONS[name](path)
+            with substituted(SystemCalls(once(position, errno.EIO))), contextlib.suppress(StorageError):
+                operation(path)
     if before is None:
         pytest.skip("this system does not list open descriptors")
     assert len(os.listdir("/proc/self/fd")) == before
@@ -321,7 +346,7 @@ def test_no_descriptor_is_left_open_by_any_failure(tmp_path):
 @pytest.fixture
 def macos(monkeypatch):
     """`fcntl` with macOS's full sync; `fault` makes it fail."""
-    synced = []
+    synced: list[object] = []
     system = SimpleNamespace(calls=SystemCalls(), synced=synced, fault=None)
 
     def full_sync(fd, operation):

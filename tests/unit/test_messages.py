@@ -24,6 +24,7 @@ from langchain_core.messages import (
     ToolMessage,
     ToolMessageChunk,
 )
+from langchain_core.messages.tool import tool_call_chunk
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
@@ -85,16 +86,21 @@ JSON = st.recursive(
 #: What is not JSON, and what msgpack would quietly turn into something else.
 ODD = st.sampled_from(
     [
-        (1, 2), b"bytes", bytearray(b"array"), {1: "integer key"}, {True: 1}, {(1, 2): 3}, {None: 0}, {"a", "b"},
-        datetime(2024, 1, 1, tzinfo=timezone.utc), UUID(int=7), OrderedDict(a=1), Ticket(number=1), {"nested": Ticket(number=2)},
-        HumanMessage("inside"), [AIMessage("inside a list")], 1.5, float("inf"), {"k": (1, [2])},
+        *((1, 2), b"bytes", bytearray(b"array"), {1: "integer key"}, {True: 1}, {(1, 2): 3}, {None: 0}, {"a", "b"}),
+        *(datetime(2024, 1, 1, tzinfo=timezone.utc), UUID(int=7), OrderedDict(a=1), Ticket(number=1)),
+        *({"nested": Ticket(number=2)}, HumanMessage("inside"), [AIMessage("inside a list")]),
+        *(1.5, float("inf"), {"k": (1, [2])}),
     ]
-)  # fmt: skip
+)
 ANYTHING = JSON | ODD
 BLOCKS = st.one_of(
     st.text(max_size=8),
-    st.fixed_dictionaries({"type": st.just("text"), "text": st.text(max_size=8)}, optional={"index": st.integers(0, 3)}),
-    st.fixed_dictionaries({"type": st.just("image_url"), "image_url": st.dictionaries(st.just("url"), st.text(max_size=5))}),
+    st.fixed_dictionaries(
+        {"type": st.just("text"), "text": st.text(max_size=8)}, optional={"index": st.integers(0, 3)}
+    ),
+    st.fixed_dictionaries(
+        {"type": st.just("image_url"), "image_url": st.dictionaries(st.just("url"), st.text(max_size=5))}
+    ),
     st.fixed_dictionaries({"type": st.just("tool_use"), "id": st.just("c"), "name": st.just("f"), "input": JSON}),
     st.dictionaries(st.text(max_size=4), JSON, max_size=3),
 )
@@ -162,7 +168,8 @@ FAST = st.one_of(
     made(SystemMessage),
     made(AIMessage, tool_calls=CALLS, invalid_tool_calls=INVALID_CALLS, usage_metadata=USAGE),
     made(
-        AIMessage, additional_kwargs=st.lists(st.sampled_from(LEGACY_CALLS), max_size=2).map(lambda c: {"tool_calls": c})
+        AIMessage,
+        additional_kwargs=st.lists(st.sampled_from(LEGACY_CALLS), max_size=2).map(lambda c: {"tool_calls": c}),
     ),
     made(
         ToolMessage,
@@ -180,6 +187,9 @@ OTHERS = st.one_of(
     made(HumanMessage, unexpected=JSON).filter(lambda message: bool(message.__pydantic_extra__)),
     st.text(min_size=1, max_size=4).map(lambda removed: RemoveMessage(id=removed)),
 )
+
+
+CALL_CHUNK = tool_call_chunk(name="f", args='{"a"', id="c", index=0)
 
 
 def serializable(messages):
@@ -203,8 +213,8 @@ def test_messages_come_back_as_the_serializer_would_give_them(messages):
 
 
 @given(messages=st.lists(OTHERS | FAST, min_size=1, max_size=4).filter(serializable))
-@example(messages=[Subclassed("x", mood="glad"), HumanMessage("y")])
-@example(messages=[AIMessageChunk("x", tool_call_chunks=[{"name": "f", "args": '{"a"', "id": "c", "index": 0}])])
+@example(messages=[Subclassed(content="x", mood="glad"), HumanMessage("y")])
+@example(messages=[AIMessageChunk(content="x", tool_call_chunks=[CALL_CHUNK])])
 def test_other_message_classes_come_back_as_the_serializer_would_give_them(messages):
     assert_invisible(messages)
 
@@ -289,7 +299,9 @@ def test_a_loaded_message_is_a_full_message():
 
 
 def test_joined_messages_can_be_split_again():
-    codes, packed = pack_messages([HumanMessage("a"), AIMessage("b")])
+    halves = pack_messages([HumanMessage("a"), AIMessage("b")])
+    assert halves is not None
+    codes, packed = halves
     joined = join_messages(codes, packed)
     assert split_messages(joined) == (codes, packed)
     assert split_messages(memoryview(joined)) == (codes, packed)

@@ -1,4 +1,4 @@
-"""The bytes of files: what is written is read again, and nothing that was changed is ever taken for what was written."""
+"""The bytes of files: what is written is read again, and nothing that was changed is taken for what was written."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ APPENDED = [
 ]
 
 
-def encoded(upto=len(APPENDED)):
-    return records.encode_file(
-        FileKind.CHECKPOINT, BODY, b"".join(records.encode_record(*record) for record in APPENDED[:upto])
-    )
+def encoded(upto=None):
+    appended = b"".join(records.encode_record(*record) for record in APPENDED[:upto])
+    return records.encode_file(FileKind.CHECKPOINT, BODY, appended)
 
 
 ENDS = [len(encoded(count)) for count in range(len(APPENDED) + 1)]
@@ -207,7 +206,9 @@ def test_any_id_survives_packing(text):
 
 
 def test_a_uuid_takes_sixteen_bytes():
-    assert len(records.pack_id("1f0a4f3c-0000-6000-8000-000000000001")) == 16
+    packed = records.pack_id("1f0a4f3c-0000-6000-8000-000000000001")
+    assert isinstance(packed, bytes)
+    assert len(packed) == 16
 
 
 @given(refs=st.lists(st.builds(BlobRef, IDS, st.integers(0, 1 << 40)), max_size=20))

@@ -17,6 +17,7 @@ import types
 import uuid
 from datetime import datetime, timedelta, timezone
 from enum import Enum
+from typing import Any
 
 import ormsgpack
 import pytest
@@ -119,7 +120,7 @@ class Colour(Enum):
 
 @dataclasses.dataclass
 class Point:
-    x: int
+    x: object
 
 
 class Slotted:
@@ -149,7 +150,12 @@ def test_any_supported_value_comes_back_as_the_serializer_would_give_it(name, va
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [((1, 2), [1, 2]), (bytearray(b"x"), b"x"), ({"a": (1,)}, {"a": [1]}), (memoryview(b"x").tobytes(), bytearray(b"x"))],
+    [
+        ((1, 2), [1, 2]),
+        (bytearray(b"x"), b"x"),
+        ({"a": (1,)}, {"a": [1]}),
+        (memoryview(b"x").tobytes(), bytearray(b"x")),
+    ],
 )
 def test_values_that_a_custom_serde_tells_apart_have_different_fingerprints(first, second):
     """A change between them must be stored: the serde would give back another type."""
@@ -228,7 +234,9 @@ def test_a_payload_that_names_code_is_refused_and_nothing_runs(name, attack, tmp
     assert (loaded is not None) == (attack in LEFT_TO_THE_SERDE), loaded
 
 
-@pytest.mark.parametrize("tag", ["s:json", "s:pickle", "s:bytes", "json", "pickle", "", "s:", "c:msgpack", "x", "msgpack"])
+@pytest.mark.parametrize(
+    "tag", ["s:json", "s:pickle", "s:bytes", "json", "pickle", "", "s:", "c:msgpack", "x", "msgpack"]
+)
 @pytest.mark.parametrize("serde", [STOCK, JsonPlusSerializer(pickle_fallback=True)], ids=["default", "pickle_fallback"])
 def test_only_msgpack_is_ever_loaded(serde, tag):
     data = pickle.dumps(["x"]) if "pickle" in tag else b'["x"]'
@@ -279,7 +287,9 @@ def test_an_allowlist_of_the_serde_is_respected():
 # --- keys ---
 
 
-@pytest.mark.parametrize("items", [["secret"], [HumanMessage("secret")], [{"secret"}], [{1: "secret"}], [Box(content="secret")]])
+@pytest.mark.parametrize(
+    "items", [["secret"], [HumanMessage("secret")], [{"secret"}], [{1: "secret"}], [Box(content="secret")]]
+)
 def test_an_encrypted_page_shows_nothing(items):
     codec = ValueCodec(ENCRYPTING)
     sealed = codec.seal_page(codec.page(items), items)
@@ -358,7 +368,7 @@ class Closed:
 
 UNSERIALIZABLE = {
     "lambda": lambda: 0,
-    "generator": (n for n in ()),
+    "generator": iter([1]),
     "complex": 1j,
     "a large integer": 1 << 70,
     "object": object(),
@@ -412,13 +422,15 @@ def test_errors_survive_pickling():
 # --- text ---
 
 
-@pytest.mark.parametrize("text", ["\x00", "a\x00b", "\u202eRTL \u05d0", "\U0001f600" * 100, "\ufeff", "\r\n\t", "e\u0301", "?"])
+@pytest.mark.parametrize(
+    "text", ["\x00", "a\x00b", "\u202eRTL \u05d0", "\U0001f600" * 100, "\ufeff", "\r\n\t", "e\u0301", "?"]
+)
 def test_odd_text_is_exact_and_silent(text):
     for items in ([text], [HumanMessage(text)], [{text: text}], [{1: text}]):
         assert through(STOCK, items)[0] == items
 
 
-@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "\ud83d"])
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb"])
 def test_a_lone_surrogate_is_replaced_as_the_serializer_does_and_said_so(text):
     for items in ([text], [HumanMessage(text)], [{"k": [text]}], [Box(content=text)], [Point(text)]):
         with pytest.warns(LossyTextWarning):
@@ -434,9 +446,12 @@ def test_a_question_mark_is_no_lossy_text():
 
 
 def test_data_of_a_class_that_is_gone_is_returned_with_a_warning(monkeypatch):
-    module = types.ModuleType("moved_module")
+    module: Any = types.ModuleType("moved_module")
     monkeypatch.setitem(sys.modules, "moved_module", module)
-    for made in (dataclasses.make_dataclass("Gone", ["x"]), type("Model", (BaseModel,), {"__annotations__": {"x": int}})):
+    for made in (
+        dataclasses.make_dataclass("Gone", ["x"]),
+        type("Model", (BaseModel,), {"__annotations__": {"x": int}}),
+    ):
         made.__module__ = "moved_module"
         setattr(module, made.__name__, made)
         codec = ValueCodec(STOCK)
@@ -450,7 +465,7 @@ def test_data_of_a_class_that_is_gone_is_returned_with_a_warning(monkeypatch):
 
 
 def test_a_moved_class_inside_one_that_is_there_is_no_reason_to_refuse(monkeypatch):
-    module = types.ModuleType("moved_module")
+    module: Any = types.ModuleType("moved_module")
     monkeypatch.setitem(sys.modules, "moved_module", module)
     made = dataclasses.make_dataclass("Gone", ["x"])
     made.__module__ = "moved_module"
@@ -463,4 +478,3 @@ def test_a_moved_class_inside_one_that_is_there_is_no_reason_to_refuse(monkeypat
     with pytest.warns(UnresolvedTypeWarning):
         loaded, _ = codec.open_page(sealed, learn=False)
     assert loaded == [{"outer": Point({"x": [1]})}]
-

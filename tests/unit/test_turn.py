@@ -1,0 +1,198 @@
+"""Every decision of `_turn`, pair by pair: what each event does to a ledger, and which write each state admits."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from langgraph_turncheckpoint import StaleTurnError, ThreadClosedError
+from langgraph_turncheckpoint._turn import (
+    LedgerEvent,
+    LedgerState,
+    advance,
+    check_current,
+    check_outside_turn,
+)
+
+OPEN = LedgerState(token=7, generation=3, epoch=5, closed=False, deleted_upto="d", base="b")
+CLOSED = OPEN._replace(closed=True)
+
+#: What each event makes of an open and of a closed ledger; `None` where it is refused.
+TRANSITIONS = {
+    (OPEN, LedgerEvent.OPEN): OPEN._replace(token=8, base="asked"),
+    (OPEN, LedgerEvent.CANCEL): OPEN._replace(token=8, base=""),
+    (OPEN, LedgerEvent.CLOSE): OPEN._replace(token=8, base="", closed=True),
+    (OPEN, LedgerEvent.REOPEN): OPEN._replace(token=8, base=""),
+    (OPEN, LedgerEvent.DELETE): LedgerState(8, 4, 6, False, "newest", ""),
+    (OPEN, LedgerEvent.COLLECT): OPEN._replace(epoch=6),
+    (CLOSED, LedgerEvent.OPEN): None,
+    (CLOSED, LedgerEvent.CANCEL): CLOSED._replace(token=8, base=""),
+    (CLOSED, LedgerEvent.CLOSE): CLOSED._replace(token=8, base=""),
+    (CLOSED, LedgerEvent.REOPEN): CLOSED._replace(token=8, base="", closed=False),
+    (CLOSED, LedgerEvent.DELETE): LedgerState(8, 4, 6, False, "newest", ""),
+    (CLOSED, LedgerEvent.COLLECT): CLOSED._replace(epoch=6),
+}
+
+
+def after(state: LedgerState, event: LedgerEvent) -> LedgerState:
+    """The ledger after an event, with the argument that the event takes."""
+    newest_id = "newest" if event is LedgerEvent.DELETE else ""
+    base = "asked" if event is LedgerEvent.OPEN else ""
+    return advance(state, event, thread_id="main", newest_id=newest_id, base=base)
+
+
+def test_the_table_has_every_pair():
+    assert set(TRANSITIONS) == set(itertools.product((OPEN, CLOSED), LedgerEvent))
+
+
+@pytest.mark.parametrize(
+    ("state", "event"), TRANSITIONS, ids=lambda value: value.name if isinstance(value, LedgerEvent) else ""
+)
+def test_each_event_changes_the_ledger_as_the_table_says(state, event):
+    expected = TRANSITIONS[state, event]
+    if expected is not None:
+        assert after(state, event) == expected
+        return
+    with pytest.raises(ThreadClosedError) as caught:
+        after(state, event)
+    assert caught.value.thread_id == "main"
+
+
+@pytest.mark.parametrize(("before", "newest", "expected"), [("", "a", "a"), ("b", "a", "b"), ("a", "b", "b")])
+def test_the_newest_deleted_id_never_goes_back(before, newest, expected):
+    """A thread of a second life may hold older ids than the first: late writes of both stay refused."""
+    state = advance(LedgerState(deleted_upto=before), LedgerEvent.DELETE, thread_id="main", newest_id=newest)
+    assert state.deleted_upto == expected
+
+
+@given(st.lists(st.sampled_from(LedgerEvent), max_size=40))
+def test_no_order_of_events_makes_a_token_a_generation_or_an_epoch_go_back(events):
+    """T6, T9: each event that fences raises the token by one; pages that may be gone raise the epoch."""
+    state = LedgerState()
+    for event in events:
+        try:
+            new = after(state, event)
+        except ThreadClosedError:
+            assert state.closed
+            continue
+        assert new.token == state.token + (event is not LedgerEvent.COLLECT)
+        assert new.generation == state.generation + (event is LedgerEvent.DELETE)
+        assert new.epoch == state.epoch + (event in (LedgerEvent.DELETE, LedgerEvent.COLLECT))
+        state = new
+
+
+#: The token a writer holds, against a ledger at 7; what a write under it gets.
+CURRENT = [
+    (0, OPEN, StaleTurnError),
+    (6, OPEN, StaleTurnError),
+    (7, OPEN, None),
+    # A ledger that an older copy of it has replaced: the commit raises it to what the writer holds.
+    (8, OPEN, None),
+    (0, CLOSED, ThreadClosedError),
+    (6, CLOSED, ThreadClosedError),
+    (7, CLOSED, None),
+    (8, CLOSED, None),
+]
+
+
+@pytest.mark.parametrize(("held", "state", "error"), CURRENT)
+def test_a_write_under_a_token_is_admitted_if_the_token_is_current(held, state, error):
+    """T1. Closing raises the token, so no turn of before it is current."""
+    if error is None:
+        check_current(state, held, thread_id="main")
+        return
+    with pytest.raises(error) as caught:
+        check_current(state, held, thread_id="main")
+    assert caught.value.thread_id == "main"
+    if error is StaleTurnError:
+        assert (caught.value.held, caught.value.current) == (held, 7)
+
+
+@pytest.mark.parametrize("event", [event for event in LedgerEvent if event is not LedgerEvent.COLLECT])
+def test_every_event_but_a_collection_fences_the_running_turn_out(event):
+    running = after(OPEN, LedgerEvent.OPEN)
+    with pytest.raises((StaleTurnError, ThreadClosedError)):
+        check_current(after(running, event), running.token, thread_id="main")
+
+
+def test_a_collection_leaves_the_running_turn_alone():
+    running = after(OPEN, LedgerEvent.OPEN)
+    check_current(after(running, LedgerEvent.COLLECT), running.token, thread_id="main")
+
+
+def outside(
+    state: LedgerState,
+    *,
+    named_id: str | None = None,
+    named_exists: bool = False,
+    read_as_latest: bool = False,
+    head_id: str | None = None,
+) -> str:
+    """What a write outside any turn gets, as a word."""
+    try:
+        check_outside_turn(
+            state,
+            thread_id="main",
+            named_id=named_id,
+            named_exists=named_exists,
+            read_as_latest=read_as_latest,
+            head_id=head_id,
+        )
+    except ThreadClosedError:
+        return "closed"
+    except StaleTurnError as error:
+        assert (error.thread_id, error.held, error.current) == ("main", 0, state.token)
+        return "stale"
+    return "admitted"
+
+
+#: Named checkpoint (or none), whether it is there, whether it was read as the latest, the head now: the answer.
+#: Ids up to `d` were deleted with the thread.
+OUTSIDE = [
+    # Nothing is named: a first checkpoint of its own.
+    (None, False, False, None, "admitted"),
+    (None, False, False, "e", "admitted"),
+    # Named by id and there: a fork, wherever the head is.
+    ("e", True, False, "e", "admitted"),
+    ("e", True, False, "f", "admitted"),
+    ("c", True, False, "f", "admitted"),
+    # Named by id and not there: deleted with its thread, or not yet there.
+    ("c", False, False, None, "stale"),
+    ("d", False, False, "e", "stale"),
+    ("e", False, False, "d", "admitted"),
+    # Read as the latest: it must still be.
+    ("e", True, True, "e", "admitted"),
+    ("e", True, True, "f", "stale"),
+    ("c", True, True, "c", "admitted"),
+    ("c", False, True, None, "stale"),
+    ("d", False, True, "e", "stale"),
+    ("e", False, True, "f", "stale"),
+    # Removed since, without a deletion of the thread: what was read as the latest is not the latest any more.
+    ("e", False, True, "b", "stale"),
+    ("e", False, True, None, "stale"),
+]
+
+
+@pytest.mark.parametrize(("named_id", "named_exists", "read_as_latest", "head_id", "expected"), OUTSIDE)
+def test_a_write_outside_a_turn_is_admitted_as_the_table_says(
+    named_id, named_exists, read_as_latest, head_id, expected
+):
+    """T3: built on the latest, it is refused once the head has moved; built on an id, it is a fork."""
+    row = {
+        "named_id": named_id,
+        "named_exists": named_exists,
+        "read_as_latest": read_as_latest,
+        "head_id": head_id,
+    }
+    assert outside(OPEN, **row) == expected
+    assert outside(CLOSED, **row) == "closed"
+
+
+def test_a_refusal_says_what_happened_and_what_to_do():
+    with pytest.raises(StaleTurnError, match="main.*turn 6 was refused.*current turn 7.*start a new run"):
+        check_current(OPEN, 6, thread_id="main")
+    with pytest.raises(ThreadClosedError, match=r"reopen_thread\('main'\)"):
+        check_current(CLOSED, 6, thread_id="main")

@@ -8,6 +8,7 @@ Writers hold the thread's ledger lock; readers hold nothing and see each file wh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import zlib
@@ -42,7 +43,7 @@ from ._records import (
     parse_file,
     unpack_id,
 )
-from .errors import DamagedCheckpointError, UnknownFormatError
+from .errors import DamagedCheckpointError, StorageError, UnknownFormatError
 
 #: Checkpoints in a bucket, on average. Listing that many names takes about 0.1 ms; more would make reading
 #: the latest depend on the history.
@@ -202,7 +203,8 @@ class NamespaceFiles:
         self._replace(path, data)
         for merged, image in ((pages_path, pages), (early_path, early)):
             if image is not None:
-                _files.remove_file(merged)
+                with contextlib.suppress(StorageError):  # the checkpoint is there; left behind it is ignored
+                    _files.remove_file(merged)
         seen = {} if not records else seen_writes(checked(path, data))
         return path, section.first_blob, Tail(len(data), number, seen)
 
@@ -249,6 +251,8 @@ class NamespaceFiles:
             if checkpoint_id is None:
                 continue
             path = self._place(checkpoint_id).removesuffix(CHECKPOINT_SUFFIX) + suffix
+            if suffix == PAGES_SUFFIX and self.exists(checkpoint_id):
+                continue
             here, there = _files.read_file(path) or b"", _files.read_file(source) or b""
             if not here.startswith(there):
                 if not there.startswith(here):
@@ -256,6 +260,9 @@ class NamespaceFiles:
                 _files.copy_file(source, path, fsync=self._fsync)
                 if self._fsync:
                     _files.sync_directory(os.path.dirname(path))
+            if suffix == CHECKPOINT_SUFFIX:
+                # It brings all of its pages, and more than what a removal has left of them here.
+                _files.remove_file(path.removesuffix(CHECKPOINT_SUFFIX) + PAGES_SUFFIX)
         return True
 
     def keep_pages(self, checkpoint_id: str, image: Image, numbers: set[int]) -> None:
@@ -302,22 +309,23 @@ class NamespaceFiles:
     def sweep(self) -> None:
         """Remove temporaries of writers that died.
 
-        Commits happen under the lock we hold, so nobody alive owns one. If the newest checkpoint is
-        damaged they stay: one of them may be its only good copy.
+        Commits happen under the lock we hold, so nobody alive owns one. One stays while the file that it was
+        to replace is damaged: it may be the only good copy.
         """
-        for bound in self.bounds()[-1:]:
+        for bound in self.bounds():
             directory = self.bucket(bound)
-            names = [n for n in _files.list_directory(directory) if n.endswith(TEMPORARY_SUFFIX)]
-            if not names:
-                continue
-            try:
-                head = self.head_id()
-                if head is not None:
-                    self.read(head)
-            except (DamagedCheckpointError, UnknownFormatError):
-                return
-            for name in names:
-                _files.remove_file(os.path.join(directory, name))
+            for name in _files.list_directory(directory):
+                if name.endswith(TEMPORARY_SUFFIX) and not self._is_damaged(directory, name):
+                    _files.remove_file(os.path.join(directory, name))
+
+    @staticmethod
+    def _is_damaged(directory: str, temporary: str) -> bool:
+        target = temporary.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0]
+        try:
+            load_file(os.path.join(directory, target))
+        except (DamagedCheckpointError, UnknownFormatError):
+            return True
+        return False
 
     def _place(self, checkpoint_id: str) -> str:
         """The path for a checkpoint's file, in a bucket that exists."""

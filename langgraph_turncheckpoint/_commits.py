@@ -31,14 +31,12 @@ class Turn:
         token: The token it holds.
         durable: Whether the token is known to be on the disk.
         generation: The thread's generation when it was last looked at; 0 before that.
-        swept: Namespaces in which this turn has already removed dead writers' temporaries.
     """
 
-    __slots__ = ("durable", "generation", "swept", "token")
+    __slots__ = ("durable", "generation", "token")
 
     def __init__(self, token: int, *, durable: bool) -> None:
         self.token, self.durable, self.generation = token, durable, 0
-        self.swept: set[str] = set()
 
 
 class Committed(NamedTuple):
@@ -107,7 +105,8 @@ class Commits:
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._queues: dict[str, _Queue] = {}
-        self._tails: OrderedDict[tuple[str, str], tuple[str, int, Tail]] = OrderedDict()
+        self._swept: OrderedDict[str, None] = OrderedDict()
+        self._tails: OrderedDict[tuple[str, str], tuple[str, tuple[int, ...], Tail]] = OrderedDict()
 
     # --- turns ---
 
@@ -192,11 +191,9 @@ class Commits:
                     held.sync()
             if turn is not None:
                 turn.generation = state.generation
-            if turn is None or checkpoint_ns not in turn.swept:
-                files.sweep()
-                if turn is not None:
-                    turn.swept.add(checkpoint_ns)
-            path, first_blob, tail = files.commit(checkpoint_id, section)
+            self._sweep(thread, held)
+            with held.committing():
+                path, first_blob, tail = files.commit(checkpoint_id, section)
             self._remember(files, checkpoint_id, path, tail)
             return Committed(first_blob, state.epoch, state.generation)
 
@@ -260,7 +257,8 @@ class Commits:
                 for (checkpoint_ns, checkpoint_id), jobs in groups.items():
                     try:
                         files = thread.namespace(held.state, checkpoint_ns)
-                        self._append_to(files, checkpoint_id, jobs)
+                        with held.committing():
+                            self._append_to(files, checkpoint_id, jobs)
                     except Exception as error:  # noqa: BLE001 - raised again in their callers
                         for job in jobs:
                             job.error = error
@@ -307,12 +305,12 @@ class Commits:
         with self._guard:
             remembered = self._tails.get((files.path, checkpoint_id))
         if remembered is not None:
-            path, inode, tail = remembered
+            path, signature, tail = remembered
             try:
                 status = os.stat(path)
             except OSError:
                 status = None
-            if status is not None and (status.st_ino, status.st_size) == (inode, tail.end):
+            if status is not None and _signature(status) == signature:
                 return path, tail
         return files.tail(checkpoint_id)
 
@@ -320,14 +318,25 @@ class Commits:
         if not path.endswith(CHECKPOINT_SUFFIX):
             return
         try:
-            inode = os.stat(path).st_ino
+            signature = _signature(os.stat(path))
         except OSError:
             return
         with self._guard:
-            self._tails[files.path, checkpoint_id] = (path, inode, tail)
+            self._tails[files.path, checkpoint_id] = (path, signature, tail)
             self._tails.move_to_end((files.path, checkpoint_id))
             while len(self._tails) > TAILS_LIMIT:
                 self._tails.popitem(last=False)
+
+    def _sweep(self, thread: ThreadFiles, held: HeldLedger) -> None:
+        """Remove what a dead writer left behind: after a crash of its process, and once at our start."""
+        with self._guard:
+            is_known = thread.path in self._swept
+            self._swept[thread.path] = None
+            if len(self._swept) > TAILS_LIMIT:
+                self._swept.popitem(last=False)
+        if not is_known or held.was_interrupted:
+            for files in thread.unnamed_namespaces(held.state):
+                files.sweep()
 
     @staticmethod
     def _admit(held: HeldLedger, thread: ThreadFiles, turn: Turn, *, fsync: bool) -> None:
@@ -340,3 +349,8 @@ class Commits:
         if fsync and not turn.durable:
             held.sync()
         turn.durable = True
+
+
+def _signature(status: os.stat_result) -> tuple[int, ...]:
+    """What changes when anybody else writes to a file."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

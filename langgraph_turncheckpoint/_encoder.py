@@ -41,6 +41,9 @@ UNINDEXED_PARTS: Final = 8
 #: So many full pages are compared at once; more would not fit the allocator's fast sizes.
 GROUP_PARTS: Final = 4
 SMALL_PARTS: Final = 48
+#: Containers deeper than this are stored whole, by the serializer if they need one. It ends values that
+#: contain themselves with an error.
+DEPTH_LIMIT: Final = 16
 
 #: Stands for "this section" until the commit tells the file's name and the blob's number.
 OWN: Final = ""
@@ -62,6 +65,7 @@ class Encoder:
         self._numbers: dict[BlobRef, int] = {}
         self._own_indexes: list[tuple[Shape, list[Part]]] = []
         self.blobs: list[Sealed] = []
+        self._depth = 0
 
     @property
     def refs(self) -> list[BlobRef]:
@@ -118,7 +122,7 @@ class Encoder:
             if value and (known is not None or not self._fits_inline(value)):
                 return self._listing(value, known, LIST)
             return [INLINE, value], None
-        if kind is dict and all(type(key) is str for key in value):
+        if kind is dict and _has_plain_keys(value):
             known = _of_kind(shape, DICT)
             if value and (known is not None or not self._fits_inline(value)):
                 entries = [[key, content] for key, content in value.items()]
@@ -144,7 +148,11 @@ class Encoder:
     # --- lists and dicts ---
 
     def _listing(self, items: list[Any], shape: Shape | None, kind: int) -> tuple[Node, Shape]:
-        parts, nodes = self._align(items, shape, kind)
+        self._depth += 1
+        try:
+            parts, nodes = self._align(items, shape, kind)
+        finally:
+            self._depth -= 1
         new = Shape(kind, self._merged(items, parts))
         self._group(items, new.parts)
         listed, index = self._indexed(new, shape)
@@ -179,7 +187,7 @@ class Encoder:
                         parts.append(part)
                         at, expected = end, expected + 1
                         continue
-                elif items[at][0] == part.key and type(items[at][1]) in (list, dict):
+                elif items[at][0] == part.key and type(items[at][1]) in (list, dict) and self._depth < DEPTH_LIMIT:
                     self._flush(run, parts)
                     nodes[part.key], inner = self._value(items[at][1], part.shape)
                     parts.append(Child(part.key, inner))
@@ -248,7 +256,7 @@ class Encoder:
         return run
 
     def _is_child(self, entry: list[Any]) -> bool:
-        if type(entry[1]) not in (list, dict) or not entry[1]:
+        if type(entry[1]) not in (list, dict) or not entry[1] or self._depth >= DEPTH_LIMIT:
             return False
         page = self._codec.fast_page([entry])
         return page is None or page.size >= LARGE_ITEM_BYTES
@@ -376,6 +384,17 @@ class Encoder:
 def _relative(ref: BlobRef, number: int) -> BlobRef:
     # Where this section's blobs will be numbered from is not known before the commit.
     return ref if ref.checkpoint_id else BlobRef(OWN, ref.number - number)
+
+
+def _has_plain_keys(value: dict[Any, Any]) -> bool:
+    """Whether every key is a text that the head of a file can hold."""
+    if not all(type(key) is str for key in value):
+        return False
+    try:
+        "".join(value).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _of_kind(shape: Shape | None, kind: int) -> Shape | None:

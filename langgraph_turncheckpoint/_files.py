@@ -197,8 +197,11 @@ def append_file(path: str, data: bytes, *, at: int, fsync: bool) -> None:
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, at)
                 raise
-        finally:
-            os.close(fd)
+        except BaseException:
+            _close_quietly(fd)
+            raise
+        # Once the bytes are on the disk, nothing that closing says can change that.
+        (_close_quietly if fsync else os.close)(fd)
 
 
 def copy_file(source: str, target: str, *, fsync: bool) -> None:
@@ -323,11 +326,12 @@ class LockedFile:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        with _reported(self._path):
-            try:
-                _unlock(self.fd)
-            finally:
-                self._close()
+        # What was done under the lock is done: failing now would report it as not done. A lock that could not
+        # be given back goes when the file is closed.
+        with contextlib.suppress(OSError):
+            _unlock(self.fd)
+        with contextlib.suppress(OSError):
+            self._close()
 
     def _close(self) -> None:
         _locked.discard(self.fd)
@@ -338,6 +342,11 @@ class LockedFile:
         with _reported(self._path):
             os.lseek(self.fd, 0, os.SEEK_SET)
             return _read_all(self.fd)
+
+    def truncate(self) -> None:
+        """Empty the file again."""
+        with _reported(self._path):
+            os.ftruncate(self.fd, 0)
 
     def write(self, data: bytes, *, at: int) -> None:
         """Write in place. Not durable before `sync`."""

@@ -87,7 +87,9 @@ def generation_component(generation: int) -> str:
 def generation_of(name: str) -> int | None:
     """The generation a directory stands for, or `None` for anything else."""
     digits = name.removeprefix("g-")
-    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
+    if digits == name or not digits.isascii() or not digits.isdigit() or str(int(digits)) != digits:
+        return None
+    return int(digits)
 
 
 def bucket_component(lowest_id: str) -> str:
@@ -119,4 +121,5 @@ def checkpoint_id_of(name: str, suffix: str = CHECKPOINT_SUFFIX) -> str | None:
     """The checkpoint id a file name stands for, or `None` for any other file."""
     if not (name.startswith("c-") and name.endswith(suffix)):
         return None
-    return _unescape(name[2 : -len(suffix)])
+    escaped = name[2 : -len(suffix)]
+    return _unescape(escaped) if 0 < len(escaped) <= CHECKPOINT_ID_LIMIT else None

@@ -10,12 +10,13 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from . import _files
 from ._layout import generation_of
 from ._records import (
+    COMMITTING_OFFSET,
     LEDGER_ID_OFFSET,
     SLOT_SIZE,
     Slot,
@@ -33,8 +34,10 @@ LEDGER_NAME: Final = "turn"
 class HeldLedger:
     """The ledger of a thread while its lock is held."""
 
-    def __init__(self, file: _files.LockedFile, slot: Slot) -> None:
+    def __init__(self, file: _files.LockedFile, slot: Slot, *, interrupted: bool) -> None:
         self._file, self._slot = file, slot
+        #: Whether the last commit's process died in the middle of it, and may have left a temporary file.
+        self.was_interrupted = interrupted
 
     @property
     def state(self) -> LedgerState:
@@ -47,13 +50,35 @@ class HeldLedger:
         The older of two slots is overwritten, so a crash in between leaves the newer one.
         """
         slot = Slot(self._slot.serial + 1, state)
-        self._file.write(encode_slot(slot), at=(slot.serial % 2) * SLOT_SIZE)
+        # Without its last byte, which in the second slot is the mark of a commit.
+        self._file.write(encode_slot(slot)[:-1], at=(slot.serial % 2) * SLOT_SIZE)
         self._slot = slot
 
     def write_twice(self, state: LedgerState) -> None:
         """Replace the state in both slots: a tombstone must outlive one damaged slot, too."""
         self.write(state)
         self.write(state)
+
+    def initialize(self, state: LedgerState, identity: bytes) -> None:
+        """Write a whole new ledger; if that fails, the file is empty again."""
+        first, self._slot = Slot(1, state), Slot(2, state)
+        try:
+            self._file.write(encode_slot(self._slot) + encode_slot(first) + identity, at=0)
+        except BaseException:
+            with suppress(OSError):
+                self._file.truncate()
+            raise
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Mark the ledger while files are written, so that the next holder knows if this process dies."""
+        self._file.write(b"\x01", at=COMMITTING_OFFSET)
+        try:
+            yield
+        finally:
+            # Errors have cleaned up behind themselves; only a dead process leaves the mark.
+            with suppress(OSError):
+                self._file.write(b"\x00", at=COMMITTING_OFFSET)
 
     def sync(self) -> None:
         """Wait until the state is on the disk."""
@@ -98,14 +123,15 @@ class Ledger:
         with self._locked() as file:
             data = file.read()
             slot, doubtful = parse_slots(data)
-            held = HeldLedger(file, slot or Slot(0, LedgerState()))
+            interrupted = data[COMMITTING_OFFSET : COMMITTING_OFFSET + 1] == b"\x01"
+            held = HeldLedger(file, slot or Slot(0, LedgerState()), interrupted=interrupted)
             if slot is None:
-                self._initialize(held, file, lost=bool(data or self._generations()))
+                self._initialize(held, lost=bool(data or self._generations()))
             elif doubtful:
                 # Each write goes to the other slot, so the damaged one is at most one turn ahead.
                 state = slot.state
                 state = state._replace(token=state.token + 1, epoch=state.epoch + 1)
-                held = HeldLedger(file, slot._replace(state=state))
+                held = HeldLedger(file, slot._replace(state=state), interrupted=interrupted)
             elif self._thread_id is not None and parse_ledger_id(data) is None:
                 file.write(encode_ledger_id(self._thread_id), at=LEDGER_ID_OFFSET)
             yield held
@@ -115,7 +141,7 @@ class Ledger:
             _files.make_directory(self._directory, fsync=self._fsync)
         return _files.LockedFile(self.path, create=True)
 
-    def _initialize(self, held: HeldLedger, file: _files.LockedFile, *, lost: bool) -> None:
+    def _initialize(self, held: HeldLedger, *, lost: bool) -> None:
         state = LedgerState()
         if lost:
             warnings.warn(
@@ -127,9 +153,7 @@ class Ledger:
             # that by counting or after an earlier loss.
             jump = self._clock_ns() // 1000
             state = LedgerState(jump, max(self._generations(), default=1), jump)
-        if self._thread_id is not None:
-            file.write(encode_ledger_id(self._thread_id), at=LEDGER_ID_OFFSET)
-        held.write_twice(state)
+        held.initialize(state, encode_ledger_id(self._thread_id) if self._thread_id is not None else b"")
         if self._fsync:
             held.sync()
             _files.sync_directory(self._directory)

@@ -26,7 +26,7 @@ from ._records import (
 )
 from ._serde import ValueCodec
 from ._sharing import INLINE, INLINE_SEALED, Known, Node, Shape, StoredNode
-from .errors import DamagedCheckpointError, UnserializableValueError
+from .errors import DamagedCheckpointError, RefusedValueError, UnserializableValueError
 
 #: A head from this size on is compressed.
 COMPRESSED_BYTES: Final = 384
@@ -162,6 +162,8 @@ class LoadedFile:
             checkpoint, metadata, channels = _unpacked_head(self._codec.open(body.head))
             decoder = self._decoder(body, learn=False)
             return Head(decoder.decode(checkpoint)[0], decoder.decode(metadata)[0], channels)
+        except RefusedValueError:
+            raise
         except (ValueError, TypeError, MalformedError) as error:
             raise self._damaged(error) from error
 
@@ -221,6 +223,8 @@ class LoadedFile:
             for index, channel, node in entries:
                 if index < 0 or (task_id, index) not in found:
                     found[task_id, index] = (task_path, channel, (decoder, node))
+        except RefusedValueError:
+            raise
         except (ValueError, TypeError, MalformedError) as error:
             raise self._damaged(error) from error
 

@@ -358,6 +358,8 @@ def _next_record(data: bytes, at: int) -> int:
 LEDGER_MAGIC: Final = b"\x89TL1"
 SLOT_SIZE: Final = 512
 LEDGER_ID_OFFSET: Final = 2 * SLOT_SIZE
+#: The last byte of the second slot, which no slot uses: 1 while a commit is under way.
+COMMITTING_OFFSET: Final = LEDGER_ID_OFFSET - 1
 _SLOT: Final = struct.Struct("<4sQH")  # magic, serial, payload length
 _SLOT_CHECKSUM: Final = 8
 
@@ -374,6 +376,8 @@ def encode_slot(slot: Slot) -> bytes:
     *numbers, deleted_upto, base = slot.state
     ids = [text.encode("utf-8", "surrogatepass") for text in (deleted_upto, base)]
     payload = ormsgpack.packb([*numbers, *ids])
+    if len(payload) > SLOT_SIZE - _SLOT.size - _SLOT_CHECKSUM - 1:
+        raise ValueError("an id in the ledger is too long for its slot")
     start = _SLOT.pack(LEDGER_MAGIC, slot.serial, len(payload)) + payload
     return (start + xxh3_64_digest(start)).ljust(SLOT_SIZE, b"\x00")
 
@@ -395,7 +399,7 @@ def parse_slot(data: bytes) -> Slot | None:
 @lru_cache(maxsize=1024)
 def parse_slots(data: bytes) -> tuple[Slot | None, bool]:
     """The newest sound slot, and whether the other one is damaged rather than unused."""
-    raws = [data[:SLOT_SIZE], data[SLOT_SIZE:LEDGER_ID_OFFSET]]
+    raws = [data[:SLOT_SIZE], data[SLOT_SIZE:COMMITTING_OFFSET]]
     slots = [parse_slot(raw) for raw in raws]
     sound = [slot for slot in slots if slot is not None]
     doubtful = any(slot is None and any(raw) for slot, raw in zip(slots, raws, strict=True))

@@ -46,6 +46,9 @@ SEALED: Final = "|"
 #: A page of messages has its class codes behind the digest of their fields.
 DIGEST_SIZE: Final = 16
 
+#: How deep an error about a value looks for what is to blame.
+EXPLAINED_LEVELS: Final = 64
+
 _PROBE: Final = b"\x00turncheckpoint\xff"
 
 
@@ -103,7 +106,7 @@ class ValueCodec:
             return Page(xxh3_128_digest(plain, _SEED) + codes, len(plain), plain, MESSAGES)
         try:
             plain = ormsgpack.packb(items, None, self._options)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RecursionError):
             return None
         return Page(xxh3_128_digest(plain, _SEED + 1), len(plain), plain, PLAIN)
 
@@ -128,7 +131,7 @@ class ValueCodec:
         if self._stock is not None:
             if tag != "msgpack":
                 raise UnserializableValueError("", "", f"the serde would store it as {tag}")
-            if b"?" in data and any(map(_has_surrogate, _texts(items))):
+            if b"?" in data and any(map(_has_surrogate, _walk(items))):
                 warnings.warn(
                     "a text holds a lone surrogate, which the serde replaces with '?'",
                     LossyTextWarning,
@@ -211,7 +214,7 @@ class ValueCodec:
     def explain(self, channel: str, value: Any) -> UnserializableValueError:
         """The error for a value that cannot be stored, with the path to what is to blame."""
         path, reason = "", "it cannot be serialized"
-        while True:
+        for _ in range(EXPLAINED_LEVELS):
             for step, part in [("", value), *_parts(value)]:
                 try:
                     self.page([part])
@@ -224,7 +227,8 @@ class ValueCodec:
                 if not step:
                     return UnserializableValueError(channel, path, reason)
             else:
-                return UnserializableValueError(channel, path, reason)
+                break
+        return UnserializableValueError(channel, path, reason)
 
 
 def _is_stock(serde: SerializerProtocol) -> bool:
@@ -258,25 +262,26 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
             yield f".{field.name}", getattr(value, field.name)
 
 
+def _walk(value: Any) -> Iterator[Any]:
+    """A value and everything in it, each object once, however deep."""
+    waiting, seen = [value], set()
+    while waiting:
+        found = waiting.pop()
+        yield found
+        if isinstance(found, (str, bytes, int, float)) or id(found) in seen:
+            continue
+        seen.add(id(found))
+        if isinstance(found, dict):
+            waiting += found
+        waiting += [part for _, part in _parts(found)]
+
+
 def _holds_buffer(value: Any) -> bool:
-    if isinstance(value, (bytearray, memoryview)):
-        return True
-    return not isinstance(value, (str, bytes)) and any(_holds_buffer(part) for _, part in _parts(value))
+    return any(isinstance(part, (bytearray, memoryview)) for part in _walk(value))
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-        return
-    if isinstance(value, dict):
-        for key in value:
-            yield from _texts(key)
-    for _, part in _parts(value):
-        yield from _texts(part)
-
-
-def _has_surrogate(text: str) -> bool:
-    if text.isascii():
+def _has_surrogate(text: object) -> bool:
+    if not isinstance(text, str) or text.isascii():
         return False
     try:
         text.encode()

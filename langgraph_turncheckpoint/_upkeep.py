@@ -111,8 +111,10 @@ def _remove(store: Store, thread: ThreadFiles, checkpoint_ns: str, choose: Choic
         held.write(advance(held.state, LedgerEvent.COLLECT, thread_id=thread.thread_id))
         if store.fsync:
             held.sync()
-        remove_checkpoints(files, doomed)
-        files.remove_early(upto=max(doomed))
+        files.sweep()
+        with held.committing():
+            remove_checkpoints(files, doomed)
+            files.remove_early(upto=max(doomed))
 
 
 def stats(store: Store) -> Stats:

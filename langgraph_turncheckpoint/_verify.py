@@ -150,6 +150,8 @@ def _unresolved(files: NamespaceFiles, needed: dict[str, set[int]]) -> Iterator[
         except DamagedCheckpointError as error:
             yield Finding(error.path, "missing", f"other checkpoints need it, but it {error.reason}")
             continue
+        except StorageError:
+            continue  # a file that cannot be read has a finding of its own
         missing = sorted(numbers - image.blobs.keys())
         if missing:
             path = files.file(checkpoint_id)

@@ -31,7 +31,7 @@ from . import _upkeep
 from ._commits import Target, Turn
 from ._offload import offload
 from ._runs import TURN_KEY, control_of, explicit_token
-from ._store import Loaded, Store
+from ._store import Loaded, Store, check_checkpoint_id
 from ._turn import LedgerEvent
 from ._upkeep import Stats
 from ._verify import Finding, verify_store
@@ -220,7 +220,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             conf = _configurable(config)
             thread_id, checkpoint_id = _thread_id(conf), _checkpoint_id(conf)
             checkpoint_ns = None if conf.get("checkpoint_ns") is None else _namespace(conf)
-        before_id = None if before is None else _checkpoint_id(_configurable(before))
+        before_id = None if before is None else _configurable(before).get("checkpoint_id")
 
         def accepts(metadata: Mapping[str, Any]) -> bool:
             return all(metadata.get(key) == value for key, value in (filter or {}).items())
@@ -601,8 +601,7 @@ def _checkpoint_id(conf: Mapping[str, Any]) -> str | None:
     checkpoint_id = conf.get("checkpoint_id")
     if not checkpoint_id:
         return None
-    if not isinstance(checkpoint_id, str):
-        raise InvalidIdError("checkpoint_id", checkpoint_id, "is not a string")
+    check_checkpoint_id(checkpoint_id)
     return str(checkpoint_id)
 
 

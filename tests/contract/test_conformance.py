@@ -18,13 +18,11 @@ from langgraph.checkpoint.base import (
 
 from langgraph_turncheckpoint import TurnCheckpointSaver
 
-pytest.importorskip(
-    "langgraph.checkpoint.conformance", reason="langgraph-checkpoint-conformance needs a newer langgraph-checkpoint"
-)
+pytest.importorskip("langgraph.checkpoint.conformance", reason="langgraph-checkpoint-conformance is not installed")
 
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 
-#: What the suite must find, so that it cannot report FULL because something is missing (F24).
+#: What the suite must find, so that it cannot report FULL because something is missing.
 CAPABILITIES = {
     "put",
     "put_writes",

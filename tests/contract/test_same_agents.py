@@ -17,7 +17,7 @@ from tests.contract.differential import assert_same, each_way
 from tests.contract.driver import Driver, Script
 from tests.contract.scripted_model import ScriptedModel, call
 
-#: `langchain` is an extra of this project and has no release for the oldest LangGraph versions.
+#: `langchain` is an extra of this project.
 needs_langchain = pytest.mark.skipif(
     importlib.util.find_spec("langchain") is None, reason="create_agent comes with langchain, which is not installed"
 )

@@ -1,4 +1,4 @@
-"""Who may write, case by case, in one process: refused writes, forks, deletes, late runs, and writing on after it all."""
+"""Who may write, case by case, in one process: refused writes, forks, deletes, late runs, and writing on afterwards."""
 
 from __future__ import annotations
 
@@ -32,6 +32,9 @@ from langgraph_turncheckpoint import (
     TurnCheckpointSaver,
     _files,
 )
+from langgraph_turncheckpoint._ledger import LEDGER_NAME
+from langgraph_turncheckpoint._records import parse_slots
+from langgraph_turncheckpoint._turn import LedgerState
 
 ROOT: Any = {"configurable": {"thread_id": "main", "checkpoint_ns": ""}}
 MAIN: Any = {"configurable": {"thread_id": "main"}}
@@ -85,7 +88,7 @@ def bytes_of(directory: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None for path in paths}
 
 
-def one_node(saver: Any, node: Callable[[Log], Any]) -> Any:
+def one_node(saver: Any, node: Any) -> Any:
     builder: StateGraph[Any] = StateGraph(Log)
     builder.add_node("node", node)
     builder.add_edge(START, "node")
@@ -146,16 +149,26 @@ class Paused:
         return self._result.result(HANG_SECONDS)
 
 
+def close_and_reopen(saver: TurnCheckpointSaver) -> None:
+    saver.close_thread("main")
+    saver.reopen_thread("main")
+
+
+def copy_onto(saver: TurnCheckpointSaver) -> None:
+    put(saver, {"configurable": {"thread_id": "another", "checkpoint_ns": ""}})
+    saver.copy_thread("another", "main")
+
+
 FENCES: dict[str, Callable[[TurnCheckpointSaver], object]] = {
     "newer turn": lambda saver: saver.turn(MAIN).__enter__(),
     "newer run": lambda saver: answering(saver).invoke({"log": ["new"]}, MAIN),
     "update": lambda saver: answering(saver).update_state(MAIN, {"log": ["edit"]}, as_node="node"),
     "cancel": lambda saver: saver.cancel_turn("main"),
     "close": lambda saver: saver.close_thread("main"),
-    "close and reopen": lambda saver: (saver.close_thread("main"), saver.reopen_thread("main")),
+    "close and reopen": close_and_reopen,
     "delete": lambda saver: saver.delete_thread("main"),
     "prune everything": lambda saver: saver.prune(["main"], strategy="delete"),
-    "copy onto it": lambda saver: (put(saver, {"configurable": {"thread_id": "b"}}), saver.copy_thread("b", "main")),
+    "copy onto it": copy_onto,
 }
 
 
@@ -328,7 +341,7 @@ def test_updates_one_after_the_other_all_count(saver, colour):
 def test_a_refused_update_leaves_nothing_in_a_channel_that_is_stored_as_writes(tmp_path, colour, writes_first):
     """T3: LangGraph stores an update of a `DeltaChannel` as writes on the parent, before it puts the checkpoint.
 
-    Both updates have read the same head and have stored such writes, in either order, when `left` puts and then `right`.
+    Both updates have read the same head and stored such writes, in either order, when `left` puts and then `right`.
     """
     have_read = threading.Barrier(2)
     wrote, ended = ({name: threading.Event() for name in ("left", "right")} for _ in range(2))
@@ -451,11 +464,18 @@ def test_of_a_turn_opened_twice_the_old_one_fails_and_the_new_one_is_unharmed(sa
 
 def test_a_turn_ends_with_its_block_even_if_that_raises(saver):
     """T4: what has not been written by then is refused."""
-    with pytest.raises(ZeroDivisionError), saver.turn(MAIN) as config:
-        put(saver, config, log=["in time"])
-        raise ZeroDivisionError
+    opened: list[Any] = []
+
+    def fail() -> None:
+        with saver.turn(MAIN) as config:
+            opened.append(config)
+            put(saver, config, log=["in time"])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     with pytest.raises(StaleTurnError):
-        put(saver, config)
+        put(saver, opened[0])
 
 
 def test_runs_of_one_explicit_turn_do_not_fence_each_other(saver):
@@ -557,12 +577,11 @@ def test_a_closed_thread_can_be_read_but_not_written_until_it_is_reopened(saver,
         lambda: call(colour, saver, "put", ROOT, empty_checkpoint(), {}, {}),
         lambda: call(colour, saver, "put_writes", at, [("log", "more")], "task"),
         lambda: saver.turn(MAIN).__enter__(),
-        lambda: saver.copy_thread("main", "main-2") or saver.copy_thread("main-2", "main"),
+        lambda: copy_onto(saver),
     ):
         with pytest.raises(ThreadClosedError, match="reopen_thread"):
             attempt()
-    after = {path: data for path, data in bytes_of(Path(saver.path)).items() if "main-2" not in path}
-    assert after == before
+    assert {path: data for path, data in bytes_of(Path(saver.path)).items() if "another" not in path} == before
     call(colour, saver, "reopen_thread", "main")
     assert call(colour, graph, "invoke", {"log": ["after"]}, MAIN)["log"] == ["before", "done", "after", "done"]
 
@@ -622,19 +641,23 @@ def three_steps(saver: Any, hook: Callable[[], object] = lambda: None) -> Any:
 
 
 class Pruned(TurnCheckpointSaver):
-    """Lets another saver prune the thread once, right after a run has read the checkpoint it was pointed at."""
+    """Lets another saver prune the thread once: right after a run has read where it starts, or in a node."""
 
-    armed = False
+    armed = ""
+
+    def arm(self, when: str) -> None:
+        self.armed = when
 
     def get_tuple(self, config: Any) -> Any:
         found = super().get_tuple(config)
-        if self.armed and not config["configurable"].get("checkpoint_ns"):
-            self.prune_once()
+        if not config["configurable"].get("checkpoint_ns"):
+            self.prune_if("at first contact")
         return found
 
-    def prune_once(self) -> None:
-        if self.armed:
-            self.armed = False
+    def prune_if(self, when: str) -> None:
+        """Called by the reader and by the nodes; the one that was armed for prunes."""
+        if self.armed == when:
+            self.armed = ""
             TurnCheckpointSaver(self.path).prune(["main"])
 
 
@@ -651,7 +674,7 @@ def test_a_prune_takes_nothing_that_a_time_travelling_run_builds_on(tmp_path, wh
     A delta channel is rebuilt from the ancestors of the old checkpoint, which are not those of the newest one.
     """
     saver = Pruned(tmp_path)
-    graph = three_steps(saver, lambda: saver.prune_once() if when == "in the node" else None)
+    graph = three_steps(saver, lambda: saver.prune_if("in the node"))
     for number in range(2 + runs_since):
         graph.invoke({"log": [str(number)], "delta": [str(number)]}, MAIN)
     history = list(graph.get_state_history(MAIN))
@@ -659,9 +682,7 @@ def test_a_prune_takes_nothing_that_a_time_travelling_run_builds_on(tmp_path, wh
     assert len(old.values["delta"]) == 6
 
     def travel(config: Any) -> Any:
-        saver.armed = True
-        if when == "in the node":
-            saver.get_tuple = super(Pruned, saver).get_tuple  # type: ignore[method-assign]
+        saver.arm(when)
         return graph.invoke(None, {"configurable": {**config["configurable"], **old.config["configurable"]}})
 
     with saver.turn(MAIN) if explicit else nullcontext(MAIN) as config:
@@ -736,7 +757,7 @@ def asking_subgraph(saver: Any, step: Callable[[str], object]) -> Any:
 @PRUNES
 @pytest.mark.parametrize("node", ["first", "second", "ask"])
 def test_a_prune_takes_nothing_that_a_run_pointed_into_a_subgraph_builds_on(tmp_path, when, node):
-    """T1, subgraph namespaces: the id that the run was given is one of the subgraph's. Memory, unpruned, is the model."""
+    """T1, subgraph namespaces: the id that the run was given is one of the subgraph's; memory is the model."""
     saver, results = Pruned(tmp_path), []
 
     def travel(graph: Any, ran: list[str]) -> list[Any]:
@@ -746,9 +767,7 @@ def test_a_prune_takes_nothing_that_a_run_pointed_into_a_subgraph_builds_on(tmp_
         (start,) = [state for state in graph.get_state_history({"configurable": namespace}) if state.next == (node,)]
         ran.clear()
         if graph.checkpointer is saver:
-            saver.armed = True
-            if when == "in the node":
-                saver.get_tuple = super(Pruned, saver).get_tuple  # type: ignore[method-assign]
+            saver.arm(when)
         graph.invoke(None, start.config)
         inner = graph.get_state(MAIN, subgraphs=True).tasks[0].state
         return [*ran, inner.values, inner.next, graph.invoke(Command(resume="fine"), MAIN)]
@@ -758,8 +777,8 @@ def test_a_prune_takes_nothing_that_a_run_pointed_into_a_subgraph_builds_on(tmp_
 
         def step(name: str, ran: list[str] = ran, home: Any = home) -> None:
             ran.append(name)
-            if home is saver and when == "in the node":
-                saver.prune_once()
+            if home is saver:
+                saver.prune_if("in the node")
 
         results.append(travel(asking_subgraph(home, step), ran))
     assert results[1] == results[0]
@@ -797,7 +816,7 @@ def test_a_prune_leaves_a_subgraph_the_state_it_had_where_a_run_starts_over(tmp_
     """T1, subgraph namespaces: a run pointed at an old checkpoint of the root gives its subgraph the state of then."""
     reference = remembering_subgraph(InMemorySaver(), lambda: None)
     saver = Pruned(tmp_path)
-    graph = remembering_subgraph(saver, lambda: saver.prune_once() if when == "in the node" else None)
+    graph = remembering_subgraph(saver, lambda: saver.prune_if("in the node"))
     results = []
     for each in (reference, graph):
         for _ in range(4):
@@ -806,9 +825,7 @@ def test_a_prune_leaves_a_subgraph_the_state_it_had_where_a_run_starts_over(tmp_
             s for s in each.get_state_history(MAIN) if s.next == ("first",) and s.values["log"].count("turn") == 2
         ]
         if each is graph:
-            saver.armed = True
-            if when == "in the node":
-                saver.get_tuple = super(Pruned, saver).get_tuple  # type: ignore[method-assign]
+            saver.arm(when)
         results.append(each.invoke(None, old.config)["log"])
     assert not saver.armed
     assert results[0] == ["turn", 1, "turn", 2]
@@ -938,7 +955,7 @@ def test_writers_of_one_batch_are_each_admitted_or_refused_for_themselves(saver,
 SYNC_METHODS: dict[str, Callable[[TurnCheckpointSaver, Any], object]] = {
     "get_tuple": lambda saver, at: saver.get_tuple(MAIN),
     "list": lambda saver, at: list(saver.list(MAIN)),
-    "put": lambda saver, at: put(saver, at),
+    "put": put,
     "put_writes": lambda saver, at: saver.put_writes(at, [("log", 1)], "task"),
     "delete_thread": lambda saver, at: saver.delete_thread("main"),
     "delete_for_runs": lambda saver, at: saver.delete_for_runs(["run"]),
@@ -1014,11 +1031,15 @@ def test_a_task_that_is_cancelled_while_it_saves_does_not_write_on_behind_the_ne
 
 
 class Recorded:
-    """Stands in for `os` in `_files`: notes writes, syncs, renames and removals with the paths they reach."""
+    """Stands in for `os` in `_files`: notes writes and removals with the path, and whether the ledger was durable then.
+
+    A thread's ledger is durable when the state it holds is the one that it held when it was last synced.
+    """
 
     def __init__(self) -> None:
-        self.calls: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str, bool]] = []
         self._paths: dict[int, str] = {}
+        self._synced: dict[str, LedgerState] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
@@ -1029,26 +1050,41 @@ class Recorded:
         return fd
 
     def write(self, fd: int, data: bytes) -> int:
-        self.calls.append(("write", self._paths[fd]))
+        self._note("write", self._paths[fd])
         return os.write(fd, data)
 
-    def fsync(self, fd: int) -> None:
-        self.calls.append(("sync", self._paths[fd]))
-        os.fsync(fd)
-
-    def fdatasync(self, fd: int) -> None:
-        self.calls.append(("sync", self._paths[fd]))
-        os.fdatasync(fd)
-
     def unlink(self, path: str) -> None:
-        self.calls.append(("unlink", path))
+        self._note("unlink", path)
         os.unlink(path)
 
-    def ledger_is_durable_before(self, first: Callable[[str, str], bool]) -> bool:
-        """Whether the ledger's last write before the first such call was synced before it, and whether there was one."""
-        end = next(at for at, (name, path) in enumerate(self.calls) if first(name, path))
-        earlier = [name for name, path in self.calls[:end] if path.endswith(f"{os.sep}turn")]
-        return bool(earlier) and earlier[-1] == "sync"
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+        self._note_sync(self._paths[fd])
+
+    def fdatasync(self, fd: int) -> None:
+        os.fdatasync(fd)
+        self._note_sync(self._paths[fd])
+
+    def is_durable(self, ledger: str) -> bool:
+        """Whether a power loss now would leave the ledger with the state it holds."""
+        return ledger in self._synced and self._synced[ledger] == self._state(ledger)
+
+    def ledger_is_durable_at(self, first: Callable[[str, str], bool]) -> bool:
+        """Whether the ledger was durable when the first such call was made."""
+        return next(durable for name, path, durable in self.calls if first(name, path))
+
+    @staticmethod
+    def _state(ledger: str) -> LedgerState | None:
+        slot, _ = parse_slots(Path(ledger).read_bytes())
+        return None if slot is None else slot.state
+
+    def _note(self, name: str, path: str) -> None:
+        thread, of_a_generation, _ = path.partition(f"{os.sep}g-")
+        self.calls.append((name, path, bool(of_a_generation) and self.is_durable(os.path.join(thread, LEDGER_NAME))))
+
+    def _note_sync(self, path: str) -> None:
+        if os.path.basename(path) == LEDGER_NAME and (state := self._state(path)) is not None:
+            self._synced[path] = state
 
 
 def is_of_a_checkpoint(name: str, path: str) -> bool:
@@ -1072,7 +1108,7 @@ WRITES: dict[str, Callable[[TurnCheckpointSaver, Any], object]] = {
     "run": take_a_run,
     "resumed run": resume_a_run,
     "update": lambda saver, at: answering(saver).update_state(MAIN, {"log": ["x"]}, as_node="node"),
-    "put": lambda saver, at: put(saver, at),
+    "put": put,
     "explicit turn": lambda saver, at: put(saver, saver.turn(MAIN).__enter__()),
     "copy": lambda saver, at: saver.copy_thread("other", "main"),
 }
@@ -1093,15 +1129,13 @@ def test_a_token_is_durable_before_the_first_write_that_it_protects(saver, monke
     monkeypatch.setattr(_files, "os", recorded)
     WRITES[write](saver, at)
     if write == "copy":
-        # The copies are invisible until the ledger says where they are, so there it is the other way round.
-        ledger = [call for call in recorded.calls if call[1].endswith(f"main{os.sep}turn")]
-        assert ledger[-1][0] == "sync"
-        assert recorded.calls.index(ledger[0]) > max(
-            at for at, call in enumerate(recorded.calls) if is_of_a_checkpoint(*call)
-        )
+        # The copies are invisible until the ledger says where they are, so they come first.
+        assert recorded.is_durable(saver._store.thread("main").ledger.path)
+        written = [path for name, path, _ in recorded.calls if name == "write" and f"{os.sep}t-main{os.sep}" in path]
+        assert os.path.basename(written[-1]) == LEDGER_NAME
         return
     # An update first stores writes on the checkpoint it builds on. They belong to no turn; its checkpoint does.
-    assert recorded.ledger_is_durable_before(is_of_a_new_checkpoint if write == "update" else is_of_a_checkpoint)
+    assert recorded.ledger_is_durable_at(is_of_a_new_checkpoint if write == "update" else is_of_a_checkpoint)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="records the calls that this system makes")
@@ -1120,7 +1154,7 @@ def test_a_token_taken_without_fsync_is_durable_before_a_saver_with_fsync_writes
     recorded = Recorded()
     monkeypatch.setattr(_files, "os", recorded)
     put(durable, in_turn)
-    assert recorded.ledger_is_durable_before(is_of_a_checkpoint)
+    assert recorded.ledger_is_durable_at(is_of_a_checkpoint)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="records the calls that this system makes")
@@ -1135,7 +1169,7 @@ def test_a_tombstone_is_durable_before_the_first_file_goes(saver, monkeypatch, r
     recorded = Recorded()
     monkeypatch.setattr(_files, "os", recorded)
     getattr(saver, remove)(arguments[remove])
-    assert recorded.ledger_is_durable_before(lambda name, path: name == "unlink" and f"{os.sep}g-" in path)
+    assert recorded.ledger_is_durable_at(lambda name, path: name == "unlink" and f"{os.sep}g-" in path)
 
 
 @pytest.mark.parametrize("method", ["cancel_turn", "close_thread", "reopen_thread", "delete_thread"])
@@ -1145,6 +1179,4 @@ def test_what_fences_is_durable_on_return(saver, monkeypatch, method):
     recorded = Recorded()
     monkeypatch.setattr(_files, "os", recorded)
     getattr(saver, method)("main")
-    of_the_ledger = [name for name, path in recorded.calls if path.endswith(f"{os.sep}turn")]
-    assert "write" in of_the_ledger
-    assert of_the_ledger[-1] == "sync"
+    assert recorded.is_durable(saver._store.thread("main").ledger.path)

@@ -66,13 +66,13 @@ def _work(target: Callable[..., object], line: Line, args: tuple[Any, ...], kwar
     warnings.simplefilter("error")
     try:
         target(line, *args, **kwargs)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - whatever it was, the parent hears of it
         line.tell(Failure(traceback.format_exc()))
         raise SystemExit(1) from None
 
 
 class Child(Line):
-    """A child process that runs `target(line, ...)`, a function at the top of a module; it ends with the `with` block."""
+    """A process that runs `target(line, ...)`, a function at the top of a module; it ends with the `with` block."""
 
     def __init__(self, target: Callable[..., object], *args: Any, **kwargs: Any) -> None:
         context = multiprocessing.get_context("forkserver")

@@ -23,8 +23,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
-from langgraph_turncheckpoint import TurnCheckpointSaver
-
+from langgraph_turncheckpoint import TurnCheckpointSaver, _files
 from tests.contract.scripted_model import ScriptedModel, call
 from tests.crash.processes import Child, Line, answers, rounds
 
@@ -419,9 +418,7 @@ def test_four_processes_put_on_one_thread_and_nothing_is_lost(tmp_path):
 
 
 def commit_and_hang(line: Line, directory: Path, when: str) -> None:
-    """Dies nowhere by itself: it stands still in the middle of a commit, with the thread's lock held."""
-    from langgraph_turncheckpoint import _files  # noqa: PLC0415 - only this process may be changed
-
+    """Does not die by itself: it stands still in the middle of a commit, with the thread's lock held."""
     real = getattr(_files, when)
 
     def standing_still(*args: Any, **kwargs: Any) -> Any:

@@ -70,7 +70,7 @@ async def test_the_loop_goes_on_while_the_operation_blocks():
 
 
 async def test_a_cancelled_caller_is_told_only_when_the_operation_has_ended():
-    """Section "sync and async": when the caller sees `CancelledError`, nothing is still being written."""
+    """When the caller sees `CancelledError`, nothing is still being written."""
     operation, seen = Blocking(), []
 
     async def caller() -> None:
@@ -128,6 +128,14 @@ async def test_the_cancellation_wins_over_what_the_operation_raised():
         await task
 
 
+async def set_when_cancelled(event: threading.Event) -> None:
+    """A task that tells when its loop ends: by then every task of the loop has been cancelled."""
+    try:
+        await asyncio.Event().wait()
+    finally:
+        event.set()
+
+
 def test_a_loop_that_ends_with_tasks_running_waits_for_their_operations():
     """`asyncio.run` cancels every task of the loop at its end, whichever they are; a write must not outlive it."""
     told = threading.Event()
@@ -145,14 +153,8 @@ def test_a_loop_that_ends_with_tasks_running_waits_for_their_operations():
         finally:
             told.set()
 
-    async def notice_the_end() -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            loop_ends.set()
-
     async def main() -> list[asyncio.Task[None]]:
-        tasks = [asyncio.create_task(caller()), asyncio.create_task(notice_the_end())]
+        tasks = [asyncio.create_task(caller()), asyncio.create_task(set_when_cancelled(loop_ends))]
         await asyncio.to_thread(running.wait, HANG_SECONDS)
         return tasks
 
@@ -211,7 +213,8 @@ async def use(graph: Any, thread: str, times: int) -> list[Any]:
     await saver.aprune([thread])
     assert len([each async for each in saver.alist(config)]) == 1
     assert len(found) > times
-    return (await graph.aget_state(config)).values["log"]
+    log: list[Any] = (await graph.aget_state(config)).values["log"]
+    return log
 
 
 def test_one_saver_serves_three_loops_one_after_the_other(module_graph):
@@ -240,22 +243,24 @@ def test_one_saver_serves_the_loops_of_two_threads_at_once(module_graph):
 def test_a_loop_that_was_closed_in_the_middle_of_a_save_does_not_harm_the_next(tmp_path, monkeypatch):
     """C37: the save ends, whole or not at all, and the saver goes on in a new loop."""
     saver = TurnCheckpointSaver(tmp_path)
-    reached, real = threading.Event(), _files.replace_file
+    reached, loop_ends, real = threading.Event(), threading.Event(), _files.replace_file
 
     def slow(*args: Any, **kwargs: Any) -> None:
         reached.set()
+        assert loop_ends.wait(HANG_SECONDS)
         real(*args, **kwargs)
 
     monkeypatch.setattr(_files, "replace_file", slow)
     config: Any = {"configurable": {"thread_id": "main", "checkpoint_ns": ""}}
     checkpoint = empty_checkpoint()
 
-    async def leave() -> asyncio.Task[Any]:
-        task = asyncio.create_task(saver.aput(config, checkpoint, {}, {}))
+    async def leave() -> list[asyncio.Task[Any]]:
+        save = asyncio.create_task(saver.aput(config, checkpoint, {}, {}))
+        witness = asyncio.create_task(set_when_cancelled(loop_ends))
         await asyncio.to_thread(reached.wait, HANG_SECONDS)
-        return task
+        return [save, witness]
 
-    assert asyncio.run(leave()).cancelled()
+    assert [task.cancelled() for task in asyncio.run(leave())] == [True, True]
     found = asyncio.run(saver.aget_tuple(config))
     assert found is not None
     assert found.checkpoint["id"] == checkpoint["id"]

@@ -144,8 +144,7 @@ def outside(
     except ThreadClosedError:
         return "closed"
     except StaleTurnError as error:
-        assert (error.thread_id, error.held, error.current) == ("main", 0, state.token)
-        return "stale"
+        return "stale" if (error.thread_id, error.held, error.current) == ("main", 0, state.token) else str(error)
     return "admitted"
 
 

@@ -25,11 +25,13 @@ from ._layout import (
     bucket_bound,
     bucket_component,
     checkpoint_id_of,
+    checkpoint_ids_of,
     checkpoint_stem,
 )
 from ._records import (
     FORMAT_VERSION,
     KEPT_PAGES,
+    NO_REFS,
     WRITES,
     FileKind,
     Image,
@@ -116,15 +118,15 @@ class NamespaceFiles:
 
     def bucket(self, bound: str) -> str:
         """The directory of the bucket that starts at `bound`."""
-        return os.path.join(self.path, bucket_component(bound))
+        return f"{self.path}{os.sep}{bucket_component(bound)}"
 
     def ids(self, *, before: str | None = None) -> Iterator[str]:
         """Checkpoint ids, newest first, one bucket's listing at a time."""
         for bound in reversed(self.bounds()):
             if before is not None and bound >= before:
                 continue
-            found = [checkpoint_id_of(n) for n in _files.list_directory(self.bucket(bound))]
-            yield from sorted((i for i in found if i is not None and (before is None or i < before)), reverse=True)
+            found = checkpoint_ids_of(_files.list_directory(self.bucket(bound)))
+            yield from sorted(found if before is None else [i for i in found if i < before], reverse=True)
 
     def head_id(self) -> str | None:
         """The newest checkpoint id."""
@@ -135,7 +137,7 @@ class NamespaceFiles:
         name = checkpoint_stem(checkpoint_id) + suffix
         bounds = self.bounds()
         at = bisect_right(bounds, checkpoint_id) - 1
-        return os.path.join(self.bucket(bounds[at] if at >= 0 else ""), name)
+        return f"{self.bucket(bounds[at] if at >= 0 else '')}{os.sep}{name}"
 
     def exists(self, checkpoint_id: str) -> bool:
         """Whether the checkpoint is in the store."""
@@ -217,7 +219,7 @@ class NamespaceFiles:
             image = self._old_image(path)
         if image is None:
             path = self._place(checkpoint_id).removesuffix(CHECKPOINT_SUFFIX) + EARLY_SUFFIX
-            data = encode_file(FileKind.EARLY, Section([pack_id(checkpoint_id)], 0, [], EMPTY, []))
+            data = encode_file(FileKind.EARLY, Section([pack_id(checkpoint_id)], 0, NO_REFS, EMPTY, []))
             self._replace(path, data)
             image = checked(path, data)
         return path, Tail(image.end, image.next_blob, seen_writes(image))
@@ -274,10 +276,10 @@ class NamespaceFiles:
         pages_path = path.removesuffix(CHECKPOINT_SUFFIX) + PAGES_SUFFIX
         if numbers:
             records = b"".join(
-                encode_record(KEPT_PAGES, Section([], number, [], EMPTY, [image.blobs[number]]))
+                encode_record(KEPT_PAGES, Section([], number, NO_REFS, EMPTY, [image.blobs[number]]))
                 for number in sorted(numbers & image.blobs.keys())
             )
-            body = Section([pack_id(checkpoint_id)], 0, [], EMPTY, [])
+            body = Section([pack_id(checkpoint_id)], 0, NO_REFS, EMPTY, [])
             self._replace(pages_path, encode_file(FileKind.PAGES, body, records))
         else:
             _files.remove_file(pages_path)
@@ -289,13 +291,12 @@ class NamespaceFiles:
         for suffix in (PAGES_SUFFIX, CHECKPOINT_SUFFIX):
             _files.remove_file(path.removesuffix(CHECKPOINT_SUFFIX) + suffix)
 
-    def remove_early(self, *, upto: str) -> None:
-        """Drop writes for checkpoints that are not newer than `upto` and never came."""
+    def remove_early(self, doomed: set[str]) -> None:
+        """Drop writes that came before the put of a checkpoint and were merged into it, and empty buckets."""
         for bound in self.bounds():
             directory = self.bucket(bound)
             for name in _files.list_directory(directory):
-                checkpoint_id = checkpoint_id_of(name, EARLY_SUFFIX)
-                if checkpoint_id is not None and checkpoint_id <= upto:
+                if checkpoint_id_of(name, EARLY_SUFFIX) in doomed:
                     _files.remove_file(os.path.join(directory, name))
             if bound:
                 _files.remove_empty_directory(directory)
@@ -397,7 +398,7 @@ def _retained(old: Image) -> bytes:
     """What a file keeps of the one it replaces: pages under their numbers, and all writes."""
     records = b""
     if old.body.blobs:
-        section = Section([], old.body.first_blob, [], EMPTY, old.body.blobs)
+        section = Section([], old.body.first_blob, NO_REFS, EMPTY, old.body.blobs)
         records += encode_record(KEPT_PAGES, section)
     for kind, section in old.records:
         records += encode_record(kind, section)

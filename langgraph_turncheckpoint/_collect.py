@@ -7,9 +7,10 @@ are still needed, or goes. Which checkpoints are to go is the caller's decision;
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 
 from ._checkpoint_files import NamespaceFiles
-from ._records import INDEX_TAG, BlobRef, Image, parse_index
+from ._records import INDEX_TAG, BlobRef, Image, MalformedError, parse_index
 from .errors import DamagedCheckpointError
 
 Needed = dict[str, set[int]]
@@ -54,7 +55,8 @@ def _mark(files: NamespaceFiles, kept: Iterable[str]) -> Needed:
         except DamagedCheckpointError:
             continue  # it cannot be loaded, so it needs nothing; it stays where it is
         for section in (image.body, *(section for _, section in image.records)):
-            waiting += section.refs
+            with suppress(MalformedError):  # what cannot be read needs nothing
+                waiting += section.refs.unpacked()
         for number, blob in image.blobs.items():
             if blob.tag == INDEX_TAG:
                 waiting.append(BlobRef(checkpoint_id, number))
@@ -71,5 +73,6 @@ def _mark(files: NamespaceFiles, kept: Iterable[str]) -> Needed:
                     continue
             found = images[ref.checkpoint_id].blobs.get(ref.number)
             if found is not None and found.tag == INDEX_TAG:
-                waiting += [part for part, _ in parse_index(found.data, ref)]
+                with suppress(MalformedError):
+                    waiting += [part for part, _ in parse_index(found.data, ref)]
     return needed

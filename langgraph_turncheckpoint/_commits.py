@@ -121,7 +121,7 @@ class Commits:
             held.write(state)
             if durable and fsync:
                 held.sync()
-        return Turn(state.token, durable=durable or not fsync)
+        return Turn(state.token, durable=durable and fsync)
 
     def raise_token(self, thread: ThreadFiles, event: LedgerEvent, *, fsync: bool) -> int:
         """Fence the running turn out and record why; durable on return with `fsync`."""
@@ -131,6 +131,12 @@ class Commits:
             if fsync:
                 held.sync()
             return state.token
+
+    def point_turn(self, thread: ThreadFiles, turn: Turn, base: str) -> None:
+        """Record that a turn starts over from an old checkpoint, which a prune must leave there."""
+        with thread.ledger.hold() as held:
+            if held.state.token == turn.token and held.state.base != base:
+                held.write(held.state._replace(base=base))
 
     def settle_turn(self, thread: ThreadFiles, turn: Turn) -> None:
         """End a turn: what it has not written by now is refused. A superseded turn ended before."""
@@ -147,7 +153,7 @@ class Commits:
         section: Section,
         *,
         built_on: tuple[int, int] | None,
-        read_as_latest: bool,
+        read_head: str | None,
         fsync: bool,
     ) -> Committed | None:
         """Commit a checkpoint.
@@ -157,7 +163,7 @@ class Commits:
             parent_id: The checkpoint it follows.
             section: Its body.
             built_on: Generation and epoch at which the pages it refers to were known to be there.
-            read_as_latest: Whether the writer got the parent's id by asking for the latest.
+            read_head: If the writer got the parent's id by asking for the latest, the newest id then.
             fsync: Whether to wait for the disk.
 
         Returns:
@@ -179,8 +185,8 @@ class Commits:
                     thread_id=thread.thread_id,
                     named_id=parent_id,
                     named_exists=parent_id is not None and files.exists(parent_id),
-                    read_as_latest=read_as_latest,
-                    head_id=files.head_id() if read_as_latest else None,
+                    read_head=read_head,
+                    head_id=None if read_head is None else files.head_id(),
                 )
             state = held.state
             if built_on is not None and built_on != (state.generation, state.epoch):
@@ -278,7 +284,7 @@ class Commits:
             thread_id=thread.thread_id,
             named_id=checkpoint_id,
             named_exists=files.exists(checkpoint_id),
-            read_as_latest=False,
+            read_head=None,
             head_id=None,
         )
 
@@ -348,7 +354,7 @@ class Commits:
             turn.durable = False
         if fsync and not turn.durable:
             held.sync()
-        turn.durable = True
+            turn.durable = True
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:

@@ -117,6 +117,18 @@ def checkpoint_stem(checkpoint_id: str) -> str:
     return f"c-{escaped}"
 
 
+def checkpoint_ids_of(names: list[str]) -> list[str]:
+    """The ids of all checkpoints among the names in a bucket."""
+    end = -len(CHECKPOINT_SUFFIX)
+    found = [name for name in names if name.endswith(CHECKPOINT_SUFFIX)]
+    stems = [name[2:end] for name in found if name.startswith("c-")]
+    usual = len(stems) == len(found) and all(stems) and max(map(len, stems), default=0) <= CHECKPOINT_ID_LIMIT
+    if usual and _SAFE.fullmatch("".join(stems)):
+        return stems  # spelled out in full, as UUIDs are: a tenth of the time
+    ids = [checkpoint_id_of(name) for name in found]
+    return [checkpoint_id for checkpoint_id in ids if checkpoint_id is not None]
+
+
 def checkpoint_id_of(name: str, suffix: str = CHECKPOINT_SUFFIX) -> str | None:
     """The checkpoint id a file name stands for, or `None` for any other file."""
     if not (name.startswith("c-") and name.endswith(suffix)):

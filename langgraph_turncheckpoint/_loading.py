@@ -22,6 +22,7 @@ from ._records import (
     Sealed,
     Section,
     pack_id,
+    pack_refs,
     unpack_id,
 )
 from ._serde import ValueCodec
@@ -184,7 +185,7 @@ class LoadedFile:
             body = self.image.body
             own = BlobRef(self.checkpoint_id, body.first_blob)
             versions = head.checkpoint.get("channel_versions") or {}
-            known.stored = stored_nodes(head.channels, versions, own, body.refs)
+            known.stored = stored_nodes(head.channels, versions, own, body.refs.unpacked())
         return values
 
     def value(self, head: Head, channel: str) -> Any:
@@ -230,7 +231,7 @@ class LoadedFile:
 
     def _decoder(self, section: Section, *, learn: bool) -> Decoder:
         own = BlobRef(self.checkpoint_id, section.first_blob)
-        return Decoder(self._codec, self._fetch, own, section.refs, learn=learn)
+        return Decoder(self._codec, self._fetch, own, section.refs.unpacked(), learn=learn)
 
     def _decoded(self, decoder: Decoder, node: Node) -> tuple[Any, Shape | None]:
         try:
@@ -275,7 +276,7 @@ def encode_checkpoint(
         nodes,
     ]
     sealed = codec.seal(_packed_head(head))
-    return Body(Section(fields, 0, encoder.refs, sealed, encoder.blobs), shapes, nodes)
+    return Body(Section(fields, 0, pack_refs(encoder.refs), sealed, encoder.blobs), shapes, nodes)
 
 
 def encode_writes(

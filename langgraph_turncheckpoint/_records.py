@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import ormsgpack
-from xxhash import xxh3_64_digest, xxh3_128_digest
+from xxhash import xxh3_64_digest, xxh3_128, xxh3_128_digest
 
 from ._turn import LedgerState
 
@@ -79,6 +79,30 @@ class BlobRef(NamedTuple):
     number: int
 
 
+class PackedRefs(NamedTuple):
+    """References as a table of packed ids and a flat list of (position in the table, number).
+
+    Most sections are read for their blobs alone, so references are unpacked only when they are asked for.
+    """
+
+    ids: list[str | bytes | None]
+    flat: list[int]
+
+    def unpacked(self) -> list[BlobRef]:
+        """The references.
+
+        Raises:
+            MalformedError: They make no sense.
+        """
+        try:
+            return unpack_refs(self.ids, self.flat)
+        except (ValueError, TypeError, IndexError) as error:
+            raise MalformedError(f"unreadable references: {error}") from None
+
+
+NO_REFS: Final = PackedRefs([], [])
+
+
 #: The tag of a blob that is itself a list of references, in clear.
 INDEX_TAG: Final = "x"
 
@@ -99,7 +123,7 @@ class Section(NamedTuple):
 
     fields: list[Any]
     first_blob: int
-    refs: list[BlobRef]
+    refs: PackedRefs
     head: Sealed
     blobs: list[Sealed]
 
@@ -167,14 +191,14 @@ def unpack_id(packed: str | bytes | None) -> str | None:
     return packed[1:-16].decode("utf-8", "surrogatepass")
 
 
-def pack_refs(refs: list[BlobRef]) -> tuple[list[str | bytes | None], list[int]]:
-    """References as a table of ids and a flat list of (position in the table, number)."""
+def pack_refs(refs: list[BlobRef]) -> PackedRefs:
+    """References in the form in which a file holds them."""
     positions: dict[str, int] = {}
     flat = []
     for checkpoint_id, number in refs:
         flat.append(positions.setdefault(checkpoint_id, len(positions)))
         flat.append(number)
-    return [pack_id(checkpoint_id) for checkpoint_id in positions], flat
+    return PackedRefs([pack_id(checkpoint_id) for checkpoint_id in positions], flat)
 
 
 def unpack_refs(ids: list[str | bytes | None], flat: list[int]) -> list[BlobRef]:
@@ -216,7 +240,8 @@ def encode_section(section: Section) -> bytes:
         [
             section.fields,
             section.first_blob,
-            *pack_refs(section.refs),
+            section.refs.ids,
+            section.refs.flat,
             section.head.tag,
             len(section.head.data),
             [blob.tag for blob in section.blobs],
@@ -245,7 +270,7 @@ def parse_section(data: bytes | memoryview) -> Section:
         for tag, size in zip(tags, lengths, strict=True):
             blobs.append(Sealed(tag, view[at : at + size]))
             at += size
-        refs = unpack_refs(ids, numbers)
+        refs = PackedRefs(ids, numbers)
     except (struct.error, ValueError, TypeError, IndexError) as error:
         raise MalformedError(f"unreadable section: {error}") from None
     if at != len(view):
@@ -312,7 +337,9 @@ def _check_header(data: bytes) -> tuple[FileKind, int]:
     if end > len(data):
         raise MalformedError(f"cut short: {len(data)} bytes where at least {end} belong")
     body = memoryview(data)[HEADER_SIZE:end]
-    if checksum != xxh3_128_digest(data[: HEADER_SIZE - 16] + body):
+    digest = xxh3_128(data[: HEADER_SIZE - 16])
+    digest.update(body)
+    if checksum != digest.digest():
         raise MalformedError("the checksum does not match")
     try:
         return FileKind(kind), end

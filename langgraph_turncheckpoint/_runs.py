@@ -74,18 +74,21 @@ class Runs:
             return entry[1].setdefault(thread_id, RunTurn())
 
     def explicit(self, thread_id: str, token: int) -> Turn:
-        """The turn that an explicit token stands for; it was durable before it was handed out."""
+        """The turn that an explicit token stands for, opened by this process or another one."""
         with self._guard:
             turn = self._explicit.get((thread_id, token))
             if turn is None:
-                turn = self._explicit[thread_id, token] = Turn(token, durable=True)
+                turn = self._explicit[thread_id, token] = Turn(token, durable=False)
                 while len(self._explicit) > RUNS_KEPT:
                     self._explicit.popitem(last=False)
             return turn
 
     def reset_lock(self) -> None:
-        """In a forked child: whoever held the lock does not exist there."""
+        """In a forked child: whoever held a lock does not exist there."""
         self._guard = threading.Lock()
+        for _, turns in self._runs.values():
+            for run in turns.values():
+                run.lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._runs)

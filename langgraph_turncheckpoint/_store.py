@@ -9,6 +9,7 @@ import itertools
 import os
 import threading
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -30,7 +31,7 @@ from ._loading import (
     stored_nodes,
     writes_fields,
 )
-from ._records import BlobRef, Image, Section
+from ._records import NO_REFS, BlobRef, Image, Section
 from ._serde import ValueCodec
 from ._shared import shared_state
 from ._sharing import Known
@@ -64,16 +65,21 @@ class Loaded(NamedTuple):
     checkpoint: dict[str, Any]
     metadata: dict[str, Any]
     writes: list[PendingWrite]
+    head_id: str = ""  #: the newest id there was, damaged or not, where the latest was asked for
 
 
 class _KnownPages:
     """The pages of each namespace's last seen checkpoint, within a bound."""
 
     def __init__(self) -> None:
+        _all_known_pages.add(self)
         self._guard = threading.Lock()
         self._entries: OrderedDict[str, tuple[str, tuple[int, int], Known]] = OrderedDict()
         self._weights: dict[str, int] = {}
         self._weight = 0
+
+    def reset_lock(self) -> None:
+        self._guard = threading.Lock()
 
     def get(self, path: str, checkpoint_id: str) -> tuple[tuple[int, int], Known] | None:
         with self._guard:
@@ -100,6 +106,19 @@ class _KnownPages:
     def _pop(self, path: str) -> None:
         if self._entries.pop(path, None) is not None:
             self._weight -= self._weights.pop(path)
+
+
+_all_known_pages: weakref.WeakSet[_KnownPages] = weakref.WeakSet()
+
+
+def _reset_locks() -> None:
+    # Whoever held one of them does not exist in a forked child.
+    for known in _all_known_pages:
+        known.reset_lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_locks)
 
 
 class Store:
@@ -147,6 +166,10 @@ class Store:
         """Open a turn by hand; its token is durable."""
         return self._shared.commits.open_turn(self.thread(thread_id), fsync=self.fsync, durable=True, base=base)
 
+    def point_turn(self, thread_id: str, turn: Turn, base: str) -> None:
+        """Record that a turn starts over from an old checkpoint."""
+        self._shared.commits.point_turn(self.thread(thread_id), turn, base)
+
     def settle_turn(self, thread_id: str, turn: Turn) -> None:
         """End a turn that was opened by hand."""
         self._shared.commits.settle_turn(self.thread(thread_id), turn)
@@ -169,11 +192,14 @@ class Store:
             return None
         state, files = found
         first_error: DamagedCheckpointError | None = None
+        head_id = ""
         for checkpoint_id in files.ids():
+            head_id = head_id or checkpoint_id
             try:
                 image = files.read(checkpoint_id)
                 if image is not None:
-                    return self._load(state, files, checkpoint_ns, checkpoint_id, image)
+                    loaded = self._load(state, files, checkpoint_ns, checkpoint_id, image)
+                    return loaded._replace(head_id=head_id)
             except DamagedCheckpointError as error:
                 if self.strict:
                     raise
@@ -348,7 +374,7 @@ class Store:
         parent_id: str | None,
         parts: tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, object]],
         *,
-        read_as_latest: bool,
+        read_head: str | None,
     ) -> None:
         """Store a checkpoint; see `TurnCheckpointSaver.put`. Parts are checkpoint, metadata, new versions."""
         versions = parts[0].get("channel_versions") or {}
@@ -367,8 +393,8 @@ class Store:
                 target,
                 parent_id,
                 body.section,
-                built_on=when if body.section.refs else None,
-                read_as_latest=read_as_latest,
+                built_on=when if encoder.refs else None,
+                read_head=read_head,
                 fsync=self.fsync,
             )
             if committed is None:
@@ -377,7 +403,7 @@ class Store:
             encoder.resolve(checkpoint_id, committed.first_blob)
             own = BlobRef(checkpoint_id, committed.first_blob)
             known = known.followed_by(body.shapes, encoder.own)
-            known.stored = stored_nodes(body.nodes, versions, own, body.section.refs)
+            known.stored = stored_nodes(body.nodes, versions, own, encoder.refs)
             path = thread.namespace(LedgerState(generation=committed.generation), checkpoint_ns).path
             self._known.set(path, checkpoint_id, (committed.generation, committed.epoch), known)
             return
@@ -397,7 +423,7 @@ class Store:
                 kept, _ = encode_writes(self._codec, again, task_path, chosen)
                 blobs = again.blobs
             fields = writes_fields(task_id, [entries[position][0] for position in positions], token)
-            return Section(fields, 0, [], kept, blobs)
+            return Section(fields, 0, NO_REFS, kept, blobs)
 
         job = WriteJob(target, task_id, [entry[0] for entry in entries], section_of)
         self._shared.commits.put_writes(job, fsync=self.fsync)

@@ -53,7 +53,7 @@ class ThreadFiles:
 
     def namespace(self, state: LedgerState, checkpoint_ns: str) -> NamespaceFiles:
         """One namespace of the thread's present life."""
-        directory = os.path.join(self.generation(state), namespace_component(checkpoint_ns))
+        directory = f"{self.generation(state)}{os.sep}{namespace_component(checkpoint_ns)}"
         return NamespaceFiles(directory, fsync=self._fsync)
 
     def namespaces(self, state: LedgerState) -> list[tuple[str, NamespaceFiles]]:
@@ -76,7 +76,7 @@ class ThreadFiles:
 
     def generation(self, state: LedgerState) -> str:
         """The directory of the thread's present life."""
-        return os.path.join(self.path, generation_component(state.generation))
+        return f"{self.path}{os.sep}{generation_component(state.generation)}"
 
     def delete(self) -> None:
         """Forget everything, fence every turn out, and leave a tombstone.

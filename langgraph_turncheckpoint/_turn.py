@@ -101,7 +101,7 @@ def check_outside_turn(
     thread_id: str,
     named_id: str | None,
     named_exists: bool,
-    read_as_latest: bool,
+    read_head: str | None,
     head_id: str | None,
 ) -> None:
     """Refuse a write outside any turn that builds on something that has gone or moved.
@@ -111,8 +111,9 @@ def check_outside_turn(
         thread_id: For the error.
         named_id: The checkpoint the write builds on or belongs to, if it names one.
         named_exists: Whether that checkpoint is in the store.
-        read_as_latest: Whether the writer got that id by asking for the latest.
-        head_id: The newest checkpoint of the namespace now.
+        read_head: If the writer got that id by asking for the latest, the newest id there was then. It differs
+            from `named_id` where a damaged checkpoint was passed over.
+        head_id: The newest id of the namespace now.
 
     Raises:
         ThreadClosedError: The thread is closed.
@@ -126,6 +127,6 @@ def check_outside_turn(
     if not named_exists and named_id <= state.deleted_upto:
         reason = f"checkpoint {named_id} was deleted with its thread"
         raise StaleTurnError(thread_id, 0, state.token, reason)
-    if read_as_latest and head_id is not None and head_id != named_id:
-        reason = f"checkpoint {named_id} was read as the latest, and {head_id} is newer"
+    if read_head is not None and head_id != read_head:
+        reason = f"checkpoint {named_id} was read as the latest, and the thread has moved since"
         raise StaleTurnError(thread_id, 0, state.token, reason)

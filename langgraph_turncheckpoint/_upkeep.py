@@ -72,20 +72,26 @@ def prune(store: Store, thread_id: str) -> None:
 
 def _prunable(store: Store, state: LedgerState, files: NamespaceFiles) -> set[str]:
     ids = [*files.ids()]
+    keep = _newest_whole(store, files, ids)
+    if state.base:
+        # The newest turn was pointed at an old checkpoint. It goes on from there, and each of its subgraphs
+        # from what that one's namespace held then.
+        keep |= _newest_whole(store, files, [i for i in ids if i <= state.base])
+    return set(ids) - keep
+
+
+def _newest_whole(store: Store, files: NamespaceFiles, ids: list[str]) -> set[str]:
+    """The newest whole checkpoint, what it is rebuilt from, and the damaged ones before it."""
     keep: set[str] = set()
     for checkpoint_id in ids:
         keep.add(checkpoint_id)  # a damaged head stays where it is, for whoever wants to look
         try:
             file = store.file(files, checkpoint_id)
-            if file is None:
-                continue
-            keep |= _delta_ancestors(store, files, file)
-            if state.base and file.token < state.token:
-                keep.add(state.base)  # the newest turn has yet to put what it builds on this
-            break
-        except (DamagedCheckpointError, UnknownFormatError):
+            if file is not None:
+                return keep | _delta_ancestors(store, files, file)
+        except DamagedCheckpointError:
             continue
-    return set(ids) - keep
+    return keep
 
 
 def _delta_ancestors(store: Store, files: NamespaceFiles, file: LoadedFile) -> set[str]:
@@ -114,7 +120,7 @@ def _remove(store: Store, thread: ThreadFiles, checkpoint_ns: str, choose: Choic
         files.sweep()
         with held.committing():
             remove_checkpoints(files, doomed)
-            files.remove_early(upto=max(doomed))
+            files.remove_early(doomed)
 
 
 def stats(store: Store) -> Stats:

@@ -130,8 +130,11 @@ def _verify_file(path: str, name: str, needed: dict[str, set[int]]) -> Iterator[
 
 def _collect_refs(checkpoint_id: str, image: Image, needed: dict[str, set[int]]) -> None:
     for section in (image.body, *(section for _, section in image.records)):
-        for ref in section.refs:
-            needed.setdefault(ref.checkpoint_id, set()).add(ref.number)
+        try:
+            for ref in section.refs.unpacked():
+                needed.setdefault(ref.checkpoint_id, set()).add(ref.number)
+        except MalformedError:
+            needed.setdefault(checkpoint_id, set()).add(-1)
     for number, blob in image.blobs.items():
         if blob.tag == INDEX_TAG:
             try:

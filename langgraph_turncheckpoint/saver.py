@@ -46,11 +46,18 @@ _END: Final = object()
 class LatestId(str):
     """The id of a checkpoint that was read as the latest, outside any run.
 
-    It equals the plain id. A put outside a run that builds on it is refused once another checkpoint
-    is newer; on a plain id it is a fork. Copied or pickled, it becomes a plain id.
+    It equals the plain id. A put outside a run that builds on it is refused once the thread has moved; on a
+    plain id it is a fork. Copied or pickled, it becomes a plain id.
     """
 
-    __slots__ = ()
+    __slots__ = ("head_id",)
+    head_id: str
+
+    def __new__(cls, checkpoint_id: str, head_id: str) -> Self:
+        """An id, and the newest id that there was when it was read."""
+        made = super().__new__(cls, checkpoint_id)
+        made.head_id = head_id
+        return made
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         return str, (str(self),)
@@ -178,7 +185,9 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         conf = _configurable(config)
         thread_id, checkpoint_ns = _thread_id(conf), _namespace(conf)
         checkpoint_id = _checkpoint_id(conf)
-        in_turn = self._turn(conf, thread_id, base=checkpoint_id or "") is not None
+        turn = self._turn(conf, thread_id, base=checkpoint_id or "")
+        if turn is not None and checkpoint_id is not None and explicit_token(conf, thread_id) is not None:
+            self._store.point_turn(thread_id, turn, checkpoint_id)
         if checkpoint_id is not None:
             loaded = self._store.by_id(thread_id, checkpoint_ns, checkpoint_id)
             if loaded is None:
@@ -189,7 +198,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         loaded = self._store.latest(thread_id, checkpoint_ns)
         if loaded is None:
             return None
-        found_id = loaded.checkpoint_id if in_turn else LatestId(loaded.checkpoint_id)
+        found_id = loaded.checkpoint_id if turn is not None else LatestId(loaded.checkpoint_id, loaded.head_id)
         return _tuple(thread_id, loaded, _config(thread_id, checkpoint_ns, found_id))
 
     def list(
@@ -290,7 +299,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             Target(self._store.thread(thread_id), checkpoint_ns, checkpoint["id"], turn),
             parent_id,
             (checkpoint, stored, new_versions),
-            read_as_latest=isinstance(conf.get("checkpoint_id"), LatestId),
+            read_head=getattr(conf.get("checkpoint_id"), "head_id", None),
         )
         return _config(thread_id, checkpoint_ns, checkpoint["id"])
 

@@ -23,7 +23,8 @@ from langgraph_turncheckpoint import (
     TurnCheckpointSaver,
     UnknownFormatError,
 )
-from langgraph_turncheckpoint._records import FORMAT_VERSION, MAGIC
+from langgraph_turncheckpoint._ledger import LEDGER_NAME
+from langgraph_turncheckpoint._records import COMMITTING_OFFSET, FORMAT_VERSION, MAGIC
 from tests.contract.storing import Thread, addressed, file_of, files_below, fresh, latest, named, noticed, packed
 from tests.system_calls import SystemCalls, substituted
 
@@ -401,6 +402,14 @@ def temporary(thread, position=-1, of=None):
     return litter
 
 
+def mark_as_interrupted(thread):
+    """What a process leaves in the ledger that dies in the middle of a commit."""
+    (ledger,) = named(thread.saver.path, LEDGER_NAME)
+    with ledger.open("r+b") as file:
+        file.seek(COMMITTING_OFFSET)
+        file.write(b"\x01")
+
+
 def test_litter_of_dead_writers_is_swept_by_the_next_put_wherever_it_is(thread):
     """A thread's older buckets and its pages of removed checkpoints are written to, too."""
     for number in range(100, 1_100):
@@ -412,6 +421,7 @@ def test_litter_of_dead_writers_is_swept_by_the_next_put_wherever_it_is(thread):
     ]
     for path in litter:
         path.write_bytes(b"half")
+    mark_as_interrupted(thread)
     thread.put({"step": 2_000}, number=2_000)
     assert [path for path in litter if path.exists()] == []
 

@@ -184,7 +184,9 @@ def problems(scenario, fault, code):
         scenario.act()
         if not scenario.done(scenario.saver):
             yield "the repeated operation is not there"
-    if findings := [found for found in scenario.saver.verify() if found.kind != "temporary"]:
+    # Early writes that were merged may stay behind where removing them failed; nothing reads them any more.
+    tolerated = {"temporary"} if failed else {"temporary", "orphan"}
+    if findings := [found for found in scenario.saver.verify() if found.kind not in tolerated]:
         yield str(findings)
 
 

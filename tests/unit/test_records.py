@@ -28,11 +28,11 @@ from langgraph_turncheckpoint._turn import LedgerState
 IDS = st.text(st.characters(exclude_categories=()), max_size=20) | st.uuids().map(str)
 
 REFS = [BlobRef("older", 0), BlobRef("older", 7), BlobRef("1f0a4f3c-0000-6000-8000-000000000001", 2)]
-BODY = Section(["id", "ns", None, 3], 0, REFS, Sealed("", b"head"), [Sealed("p", b"blob zero"), Sealed("m", b"")])
+BODY = Section(["id", "ns", None, 3], 0, records.pack_refs(REFS), Sealed("", b"head"), [Sealed("p", b"blob zero"), Sealed("m", b"")])
 APPENDED = [
-    (WRITES, Section(["task-a", [0, -1], 3], 2, [], Sealed("", b"first"), [Sealed("p", b"WRIT inside a page")])),
-    (KEPT_PAGES, Section([], 9, [], Sealed("", b""), [Sealed("p", b"kept")])),
-    (WRITES, Section(["task-b", [0], 3], 3, [], Sealed("", b"third"), [])),
+    (WRITES, Section(["task-a", [0, -1], 3], 2, records.NO_REFS, Sealed("", b"first"), [Sealed("p", b"WRIT inside a page")])),
+    (KEPT_PAGES, Section([], 9, records.NO_REFS, Sealed("", b""), [Sealed("p", b"kept")])),
+    (WRITES, Section(["task-b", [0], 3], 3, records.NO_REFS, Sealed("", b"third"), [])),
 ]
 
 
@@ -213,7 +213,7 @@ def test_a_uuid_takes_sixteen_bytes():
 
 @given(refs=st.lists(st.builds(BlobRef, IDS, st.integers(0, 1 << 40)), max_size=20))
 def test_references_survive_packing(refs):
-    assert records.unpack_refs(*records.pack_refs(refs)) == refs
+    assert records.pack_refs(refs).unpacked() == refs
 
 
 @given(parts=st.lists(st.tuples(st.builds(BlobRef, IDS, st.integers(0, 1 << 20)), st.integers(1, 300)), max_size=20))

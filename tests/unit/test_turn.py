@@ -128,7 +128,7 @@ def outside(
     *,
     named_id: str | None = None,
     named_exists: bool = False,
-    read_as_latest: bool = False,
+    read_head: str | None = None,
     head_id: str | None = None,
 ) -> str:
     """What a write outside any turn gets, as a word."""
@@ -138,7 +138,7 @@ def outside(
             thread_id="main",
             named_id=named_id,
             named_exists=named_exists,
-            read_as_latest=read_as_latest,
+            read_head=read_head,
             head_id=head_id,
         )
     except ThreadClosedError:
@@ -148,42 +148,46 @@ def outside(
     return "admitted"
 
 
-#: Named checkpoint (or none), whether it is there, whether it was read as the latest, the head now: the answer.
+#: Named checkpoint (or none), whether it is there, the head when it was read as the latest (or none), the head now: the answer.
 #: Ids up to `d` were deleted with the thread.
 OUTSIDE = [
     # Nothing is named: a first checkpoint of its own.
-    (None, False, False, None, "admitted"),
-    (None, False, False, "e", "admitted"),
+    (None, False, None, None, "admitted"),
+    (None, False, None, "e", "admitted"),
     # Named by id and there: a fork, wherever the head is.
-    ("e", True, False, "e", "admitted"),
-    ("e", True, False, "f", "admitted"),
-    ("c", True, False, "f", "admitted"),
+    ("e", True, None, "e", "admitted"),
+    ("e", True, None, "f", "admitted"),
+    ("c", True, None, "f", "admitted"),
     # Named by id and not there: deleted with its thread, or not yet there.
-    ("c", False, False, None, "stale"),
-    ("d", False, False, "e", "stale"),
-    ("e", False, False, "d", "admitted"),
+    ("c", False, None, None, "stale"),
+    ("d", False, None, "e", "stale"),
+    ("e", False, None, "d", "admitted"),
     # Read as the latest: it must still be.
-    ("e", True, True, "e", "admitted"),
-    ("e", True, True, "f", "stale"),
-    ("c", True, True, "c", "admitted"),
-    ("c", False, True, None, "stale"),
-    ("d", False, True, "e", "stale"),
-    ("e", False, True, "f", "stale"),
+    ("e", True, "e", "e", "admitted"),
+    ("e", True, "e", "f", "stale"),
+    ("c", True, "c", "c", "admitted"),
+    ("c", False, "c", None, "stale"),
+    ("d", False, "d", "e", "stale"),
+    ("e", False, "e", "f", "stale"),
+    # A damaged head was passed over: it may still be there, but nothing newer.
+    ("e", True, "g", "g", "admitted"),
+    ("e", True, "g", "h", "stale"),
+    ("e", True, "g", "e", "stale"),
     # Removed since, without a deletion of the thread: what was read as the latest is not the latest any more.
-    ("e", False, True, "b", "stale"),
-    ("e", False, True, None, "stale"),
+    ("e", False, "e", "b", "stale"),
+    ("e", False, "e", None, "stale"),
 ]
 
 
-@pytest.mark.parametrize(("named_id", "named_exists", "read_as_latest", "head_id", "expected"), OUTSIDE)
+@pytest.mark.parametrize(("named_id", "named_exists", "read_head", "head_id", "expected"), OUTSIDE)
 def test_a_write_outside_a_turn_is_admitted_as_the_table_says(
-    named_id, named_exists, read_as_latest, head_id, expected
+    named_id, named_exists, read_head, head_id, expected
 ):
     """T3: built on the latest, it is refused once the head has moved; built on an id, it is a fork."""
     row = {
         "named_id": named_id,
         "named_exists": named_exists,
-        "read_as_latest": read_as_latest,
+        "read_head": read_head,
         "head_id": head_id,
     }
     assert outside(OPEN, **row) == expected

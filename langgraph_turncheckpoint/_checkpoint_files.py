@@ -13,7 +13,7 @@ import os
 import secrets
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from . import _files
@@ -291,12 +291,13 @@ class NamespaceFiles:
         for suffix in (PAGES_SUFFIX, CHECKPOINT_SUFFIX):
             _files.remove_file(path.removesuffix(CHECKPOINT_SUFFIX) + suffix)
 
-    def remove_early(self, doomed: set[str]) -> None:
-        """Drop writes that came before the put of a checkpoint and were merged into it, and empty buckets."""
+    def remove_early(self, is_obsolete: Callable[[str], bool]) -> None:
+        """Drop early writes by the id of their checkpoint, and buckets that have become empty."""
         for bound in self.bounds():
             directory = self.bucket(bound)
             for name in _files.list_directory(directory):
-                if checkpoint_id_of(name, EARLY_SUFFIX) in doomed:
+                checkpoint_id = checkpoint_id_of(name, EARLY_SUFFIX)
+                if checkpoint_id is not None and is_obsolete(checkpoint_id):
                     _files.remove_file(os.path.join(directory, name))
             if bound:
                 _files.remove_empty_directory(directory)

@@ -183,8 +183,9 @@ def thread_directories(root: str) -> Iterator[tuple[str, str]]:
     """The name and path of every thread's directory; anything else there is ignored."""
     threads = os.path.join(root, THREADS_NAME)
     for name in sorted(_files.list_directory(threads)):
-        if is_component("t", name):
-            yield name, os.path.join(threads, name)
+        path = os.path.join(threads, name)
+        if is_component("t", name) and os.path.isdir(path):
+            yield name, path
 
 
 def thread_ids(root: str, *, fsync: bool) -> Iterator[str]:

@@ -67,7 +67,7 @@ def prune(store: Store, thread_id: str) -> None:
     thread = store.thread(thread_id)
     state = thread.ledger.read()
     for checkpoint_ns, _ in thread.namespaces(state) if state is not None else ():
-        _remove(store, thread, checkpoint_ns, lambda state, files: _prunable(store, state, files))
+        _remove(store, thread, checkpoint_ns, lambda state, files: _prunable(store, state, files), upto_doomed=True)
 
 
 def _prunable(store: Store, state: LedgerState, files: NamespaceFiles) -> set[str]:
@@ -108,19 +108,28 @@ def _delta_ancestors(store: Store, files: NamespaceFiles, file: LoadedFile) -> s
     return ancestors
 
 
-def _remove(store: Store, thread: ThreadFiles, checkpoint_ns: str, choose: Choice) -> None:
+def _remove(
+    store: Store,
+    thread: ThreadFiles,
+    checkpoint_ns: str,
+    choose: Choice,
+    *,
+    upto_doomed: bool = False,
+) -> None:
     with thread.ledger.hold() as held:
         files = thread.namespace(held.state, checkpoint_ns)
         doomed = choose(held.state, files)
         if not doomed:
             return
+        newest = max(doomed)
         held.write(advance(held.state, LedgerEvent.COLLECT, thread_id=thread.thread_id))
         if store.fsync:
             held.sync()
         files.sweep()
         with held.committing():
             remove_checkpoints(files, doomed)
-            files.remove_early(doomed)
+            # Writes for a checkpoint that never came are obsolete once the thread has been pruned past it.
+            files.remove_early(lambda i: i <= newest if upto_doomed else i in doomed)
 
 
 def stats(store: Store) -> Stats:

@@ -309,7 +309,7 @@ def test_files_of_others_are_ignored_everywhere(thread):
     thread.saver.prune(["thread"])
     assert len(list(fresh(thread.saver).list(None))) == 1
     assert (root / "threads" / "notes.txt").read_bytes() == b"junk"
-    assert {finding.kind for finding in thread.saver.verify()} == {"foreign"}
+    assert [finding for finding in thread.saver.verify() if finding.kind != "foreign"] == []
 
 
 def test_a_directory_where_a_checkpoints_file_belongs_is_a_typed_error_or_passed_over(thread):

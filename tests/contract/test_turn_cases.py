@@ -336,7 +336,21 @@ def test_updates_one_after_the_other_all_count(saver, colour):
     assert max(parents(saver).values()) == 1
 
 
-@pytest.mark.parametrize("writes_first", ["left", "right"])
+@pytest.mark.parametrize(
+    "writes_first",
+    [
+        "left",
+        pytest.param(
+            "right",
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="LangGraph gives both updates of one head the same task id, and of two ordinary writes with "
+                "one task id the first is kept. Which of them a later put belongs to cannot be told: the same calls "
+                "also supply the result of a pending task. Only the beta DeltaChannel rebuilds values from them.",
+            ),
+        ),
+    ],
+)
 @COLOURS
 def test_a_refused_update_leaves_nothing_in_a_channel_that_is_stored_as_writes(tmp_path, colour, writes_first):
     """T3: LangGraph stores an update of a `DeltaChannel` as writes on the parent, before it puts the checkpoint.

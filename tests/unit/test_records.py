@@ -28,9 +28,18 @@ from langgraph_turncheckpoint._turn import LedgerState
 IDS = st.text(st.characters(exclude_categories=()), max_size=20) | st.uuids().map(str)
 
 REFS = [BlobRef("older", 0), BlobRef("older", 7), BlobRef("1f0a4f3c-0000-6000-8000-000000000001", 2)]
-BODY = Section(["id", "ns", None, 3], 0, records.pack_refs(REFS), Sealed("", b"head"), [Sealed("p", b"blob zero"), Sealed("m", b"")])
+BODY = Section(
+    ["id", "ns", None, 3],
+    0,
+    records.pack_refs(REFS),
+    Sealed("", b"head"),
+    [Sealed("p", b"blob zero"), Sealed("m", b"")],
+)
 APPENDED = [
-    (WRITES, Section(["task-a", [0, -1], 3], 2, records.NO_REFS, Sealed("", b"first"), [Sealed("p", b"WRIT inside a page")])),
+    (
+        WRITES,
+        Section(["task-a", [0, -1], 3], 2, records.NO_REFS, Sealed("", b"first"), [Sealed("p", b"WRIT inside a page")]),
+    ),
     (KEPT_PAGES, Section([], 9, records.NO_REFS, Sealed("", b""), [Sealed("p", b"kept")])),
     (WRITES, Section(["task-b", [0], 3], 3, records.NO_REFS, Sealed("", b"third"), [])),
 ]

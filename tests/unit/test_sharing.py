@@ -93,6 +93,8 @@ SCALARS = (
     | st.binary(max_size=12)
     | st.sampled_from(["x" * 600, "é" * 3_000, b"\x00" * 5_000])
 )
+#: Long enough for several pages. Of scalars only: nested in each other they would take gigabytes.
+REPEATED = st.lists(SCALARS, min_size=1, max_size=3).map(lambda items: items * 40)
 VALUES = st.recursive(
     SCALARS,
     lambda inner: (
@@ -100,7 +102,7 @@ VALUES = st.recursive(
         | st.lists(inner, max_size=3).map(tuple)
         | st.dictionaries(st.text(max_size=6), inner, max_size=5)
         | st.dictionaries(st.integers(-5, 5) | st.booleans(), inner, max_size=3)
-        | st.lists(inner, min_size=1, max_size=3).map(lambda items: items * 40)
+        | REPEATED
     ),
     max_leaves=12,
 )

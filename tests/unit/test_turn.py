@@ -148,7 +148,8 @@ def outside(
     return "admitted"
 
 
-#: Named checkpoint (or none), whether it is there, the head when it was read as the latest (or none), the head now: the answer.
+#: Named checkpoint (or none), whether it is there, the head when it was read as the latest (or none), and the head
+#: now: the answer.
 #: Ids up to `d` were deleted with the thread.
 OUTSIDE = [
     # Nothing is named: a first checkpoint of its own.
@@ -180,9 +181,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize(("named_id", "named_exists", "read_head", "head_id", "expected"), OUTSIDE)
-def test_a_write_outside_a_turn_is_admitted_as_the_table_says(
-    named_id, named_exists, read_head, head_id, expected
-):
+def test_a_write_outside_a_turn_is_admitted_as_the_table_says(named_id, named_exists, read_head, head_id, expected):
     """T3: built on the latest, it is refused once the head has moved; built on an id, it is a fork."""
     row = {
         "named_id": named_id,

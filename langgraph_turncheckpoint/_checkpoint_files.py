@@ -49,7 +49,7 @@ from .errors import DamagedCheckpointError, StorageError, UnknownFormatError
 
 #: Checkpoints in a bucket, on average. Listing that many names takes about 0.1 ms; more would make reading
 #: the latest depend on the history.
-BUCKET_SIZE: Final = 192
+BUCKET_SIZE: Final = 128
 
 DAMAGED_NAME: Final = "damaged"
 

@@ -94,6 +94,8 @@ class PackedRefs(NamedTuple):
         Raises:
             MalformedError: They make no sense.
         """
+        if not self.flat:
+            return []
         try:
             return unpack_refs(self.ids, self.flat)
         except (ValueError, TypeError, IndexError) as error:

@@ -250,7 +250,7 @@ class Store:
                 namespaces = [(checkpoint_ns, thread.namespace(state, checkpoint_ns))]
             for namespace, files in namespaces:
                 ids = _matching(files, checkpoint_id, before)
-                streams.append(_places(name, namespace, files, ids))
+                streams.append(_places(name, namespace, files.snapshot(), ids))
         for place in heapq.merge(*streams, key=lambda place: place.checkpoint_id, reverse=True):
             if sum(map(len, images.values())) > SCAN_IMAGES_LIMIT:
                 images.clear()

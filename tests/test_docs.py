@@ -1,0 +1,56 @@
+"""The documentation's examples run, and what it says of commands and modules is so."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from langgraph_turncheckpoint import TurnCheckpointSaver
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch):
+    """What the examples take for granted, in a directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", lambda state: {"messages": [AIMessage(f"answer {len(state['messages'])}")]})
+    builder.add_edge(START, "model")
+    builder.add_edge("model", END)
+    question = {"messages": [("user", "and then?")]}
+    return {
+        "builder": builder,
+        "config": {"configurable": {"thread_id": "1"}},
+        "first": question,
+        "second": question,
+    }
+
+
+def test_the_examples_of_the_readme_run_in_their_order_and_leave_their_thread(names):
+    assert len(EXAMPLES) >= 3
+    for example in EXAMPLES:
+        if "saver." in example:
+            names.setdefault("saver", names["graph"].checkpointer)
+        exec(example, names)
+    found = TurnCheckpointSaver("./checkpoints").get_tuple({"configurable": {"thread_id": "1"}})
+    assert found is not None
+    assert found.checkpoint["channel_values"]["messages"][0].content == "hello"
+    assert TurnCheckpointSaver("./checkpoints").verify() == []
+
+
+def test_the_readme_names_the_two_commands_that_set_all_up():
+    assert 'pip install ".[cli]" && turncheckpoint demo' in README
+    assert 'pip install -e ".[dev]" && pytest' in README
+
+
+def test_every_link_to_a_file_of_the_project_leads_somewhere():
+    for path in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
+        assert (ROOT / path).exists(), path
+    assert (ROOT / "CONTRIBUTING.md").exists()

@@ -1,0 +1,78 @@
+"""What the package promises to import: names, their order, and signatures as type checkers see them."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+import langgraph_turncheckpoint
+from langgraph_turncheckpoint import TurnCheckpointSaver, errors
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+
+    async def type_checkers_accept(saver: TurnCheckpointSaver, config: RunnableConfig) -> None:
+        """Never runs; mypy checks it."""
+        checkpointer: BaseCheckpointSaver[str] = saver
+        with TurnCheckpointSaver("x", fsync=False, strict=True, redact=("key",)) as other, other.turn(config) as held:
+            held["configurable"]
+        async with saver, saver.turn(config) as held:
+            await checkpointer.aget_tuple(held)
+        ids: list[str] = saver.thread_ids() + await saver.athread_ids()
+        sizes: int = saver.stats().size_bytes + (await saver.astats()).checkpoints
+        texts: list[str] = [finding.path + finding.kind + finding.reason for finding in await saver.averify()]
+        assert (ids, sizes, texts, saver.verify())
+        saver.cancel_turn("1")
+        saver.close_thread("1")
+        saver.reopen_thread("1")
+
+
+def test_all_is_sorted_and_can_be_imported():
+    names = langgraph_turncheckpoint.__all__
+    assert names == sorted(names)
+    assert all(hasattr(langgraph_turncheckpoint, name) for name in names)
+
+
+def test_every_error_and_warning_is_at_the_top_level():
+    public = {
+        name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__
+    }
+    assert public <= set(langgraph_turncheckpoint.__all__)
+    for name in public:
+        assert issubclass(getattr(errors, name), (errors.TurnCheckpointError, errors.TurnCheckpointWarning))
+
+
+def test_every_public_method_has_a_docstring():
+    methods = {n: m for n, m in vars(TurnCheckpointSaver).items() if callable(m) and not n.startswith("_")}
+    assert [name for name, method in methods.items() if not (method.__doc__ or "").strip()] == []
+
+
+def test_every_method_that_touches_the_disk_has_an_async_twin_with_the_same_parameters():
+    alone = {"close", "with_allowlist", "get_next_version", "turn"}
+    methods = {n: m for n, m in vars(TurnCheckpointSaver).items() if inspect.isfunction(m) and not n.startswith("_")}
+    twins = {name for name in methods if name.startswith("a") and name[1:] in methods}
+    assert {f"a{name}" for name in methods.keys() - twins - alone} == twins
+    for twin in twins:
+        assert (
+            inspect.signature(methods[twin]).parameters.keys() == inspect.signature(methods[twin[1:]]).parameters.keys()
+        )
+
+
+@pytest.mark.parametrize("capability", ["put", "put_writes", "get_tuple", "list", "delete_thread", "delete_for_runs"])
+def test_parameters_have_the_names_of_langgraph(capability):
+    ours = inspect.signature(getattr(TurnCheckpointSaver, capability)).parameters
+    assert list(ours) == list(inspect.signature(getattr(BaseCheckpointSaver, capability)).parameters)
+
+
+def test_importing_the_package_loads_no_terminal_toolkit_and_no_langchain():
+    code = (
+        "import sys, langgraph_turncheckpoint; "
+        "print([m for m in ('rich', 'typer', 'langchain', 'Crypto', 'sqlite3') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

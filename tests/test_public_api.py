@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ids: list[str] = saver.thread_ids() + await saver.athread_ids()
         sizes: int = saver.stats().size_bytes + (await saver.astats()).checkpoints
         texts: list[str] = [finding.path + finding.kind + finding.reason for finding in await saver.averify()]
-        assert (ids, sizes, texts, saver.verify())
+        assert ids == texts == [str(sizes)]
         saver.cancel_turn("1")
         saver.close_thread("1")
         saver.reopen_thread("1")

@@ -31,7 +31,8 @@ def remove_checkpoints(files: NamespaceFiles, doomed: Iterable[str]) -> None:
     """
     gone = set(doomed)
     needed = _mark(files, (i for i in files.ids() if i not in gone))
-    for checkpoint_id in sorted(gone | set(files.carriers())):
+    # The newest first: what refers to a page goes before the page.
+    for checkpoint_id in sorted(gone | set(files.carriers()), reverse=True):
         # What remained of an earlier removal is looked at again: it may not be needed any more.
         if checkpoint_id in gone or not files.exists(checkpoint_id):
             numbers = needed.get(checkpoint_id, set())

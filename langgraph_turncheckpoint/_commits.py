@@ -11,6 +11,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from ._checkpoint_files import NamespaceFiles, Tail
@@ -19,6 +20,7 @@ from ._ledger import HeldLedger
 from ._records import Section
 from ._thread_files import ThreadFiles
 from ._turn import LedgerEvent, advance, check_current, check_outside_turn
+from .errors import StorageError
 
 #: Tails kept in memory; one that is not there is read from its file.
 TAILS_LIMIT: Final = 512
@@ -71,6 +73,13 @@ class WriteJob:
         task_id: The task.
         indexes: The index of each write; a negative one replaces, any other is kept if present.
         section_of: Builds the section for the writes at the given positions.
+
+    Attributes:
+        read_head: If the writer got the checkpoint's id by asking for the latest, the newest id then.
+        first_blob: Where the blobs went; `None` if every write was there already.
+        all_new: Whether all the writes are new and in the checkpoint's own file.
+        namespace_path: The namespace's directory.
+        done: Whether the job has been looked at; `error` is what came of it.
     """
 
     def __init__(
@@ -81,8 +90,9 @@ class WriteJob:
         section_of: Callable[[list[int]], Section],
     ) -> None:
         self.target, self.task_id, self.indexes, self.section_of = target, task_id, indexes, section_of
+        self.read_head: str | None = None
         self.first_blob: int | None = None
-        self.whole = False
+        self.all_new = False
         self.namespace_path = ""
         self.done = False
         self.error: Exception | None = None
@@ -104,7 +114,7 @@ class Commits:
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[tuple[str, bool], _Queue] = {}
         self._swept: OrderedDict[str, None] = OrderedDict()
         self._tails: OrderedDict[tuple[str, str], tuple[str, tuple[int, ...], Tail]] = OrderedDict()
 
@@ -123,14 +133,13 @@ class Commits:
                 held.sync()
         return Turn(state.token, durable=durable and fsync)
 
-    def raise_token(self, thread: ThreadFiles, event: LedgerEvent, *, fsync: bool) -> int:
-        """Fence the running turn out and record why; durable on return with `fsync`."""
+    def raise_token(self, thread: ThreadFiles, event: LedgerEvent, *, fsync: bool) -> None:
+        """Fence the running turn out; durable on return with `fsync`."""
         with thread.ledger.hold() as held:
             state = advance(held.state, event, thread_id=thread.thread_id)
             held.write_twice(state)
             if fsync:
                 held.sync()
-            return state.token
 
     def point_turn(self, thread: ThreadFiles, turn: Turn, base: str) -> None:
         """Record that a turn starts over from an old checkpoint, which a prune must leave there."""
@@ -197,7 +206,7 @@ class Commits:
                     held.sync()
             if turn is not None:
                 turn.generation = state.generation
-            self._sweep(thread, held)
+            self.sweep(thread, held)
             with held.committing():
                 path, first_blob, tail = files.commit(checkpoint_id, section)
             self._remember(files, checkpoint_id, path, tail)
@@ -212,25 +221,31 @@ class Commits:
             StaleTurnError, ThreadClosedError: See `_turn`. Nothing was written.
             StorageError: The system refused. Nothing was written.
         """
-        path = job.target.thread.path
+        key = job.target.thread.path, fsync  # a batch is synced or not as a whole
         with self._guard:
-            queue = self._queues.setdefault(path, _Queue())
+            queue = self._queues.setdefault(key, _Queue())
             queue.jobs.append(job)
         try:
-            with queue.changed:
-                while queue.busy and not job.done:
-                    queue.changed.wait()
-                leads = not job.done
+            leads = False
+            try:
+                with queue.changed:
+                    while queue.busy and not job.done:
+                        queue.changed.wait()
+                    if not job.done:
+                        queue.busy = leads = True
                 if leads:
-                    queue.busy = True
-            if leads:
-                self._lead(queue, job, fsync=fsync)
+                    self._lead(queue, job, fsync=fsync)
+            finally:
+                if leads:
+                    with queue.changed:
+                        queue.busy = False
+                        queue.changed.notify_all()
         finally:
             with self._guard:
                 if job in queue.jobs:  # interrupted while waiting
                     queue.jobs.remove(job)
                 if not queue.jobs and not queue.busy:
-                    self._queues.pop(path, None)
+                    self._queues.pop(key, None)
         if job.error is not None:
             raise job.error
 
@@ -244,9 +259,6 @@ class Commits:
                 # Some are left undone only if this caller was interrupted: the others do theirs themselves.
                 # What is in the file by then is not written twice.
                 queue.jobs[:0] = [job for job in batch if not job.done and job is not own]
-            with queue.changed:
-                queue.busy = False
-                queue.changed.notify_all()
 
     def _append(self, thread: ThreadFiles, batch: list[WriteJob], *, fsync: bool) -> None:
         groups: dict[tuple[str, str], list[WriteJob]] = {}
@@ -260,6 +272,8 @@ class Commits:
                         job.error = error
                     else:
                         groups.setdefault(job.target[1:3], []).append(job)
+                if groups:
+                    self.sweep(thread, held)
                 for (checkpoint_ns, checkpoint_id), jobs in groups.items():
                     try:
                         files = thread.namespace(held.state, checkpoint_ns)
@@ -284,8 +298,8 @@ class Commits:
             thread_id=thread.thread_id,
             named_id=checkpoint_id,
             named_exists=files.exists(checkpoint_id),
-            read_head=None,
-            head_id=None,
+            read_head=job.read_head,
+            head_id=None if job.read_head is None else files.head_id(),
         )
 
     def _append_to(self, files: NamespaceFiles, checkpoint_id: str, jobs: list[WriteJob]) -> None:
@@ -300,7 +314,7 @@ class Commits:
             present.update(job.indexes)
             section = job.section_of(fresh)
             job.first_blob, job.namespace_path = number, files.path
-            job.whole = len(fresh) == len(job.indexes) and path.endswith(CHECKPOINT_SUFFIX)
+            job.all_new = len(fresh) == len(job.indexes) and path.endswith(CHECKPOINT_SUFFIX)
             number += len(section.blobs)
             sections.append(section)
         if sections:
@@ -333,7 +347,7 @@ class Commits:
             while len(self._tails) > TAILS_LIMIT:
                 self._tails.popitem(last=False)
 
-    def _sweep(self, thread: ThreadFiles, held: HeldLedger) -> None:
+    def sweep(self, thread: ThreadFiles, held: HeldLedger) -> None:
         """Remove what a dead writer left behind: after a crash of its process, and once at our start."""
         with self._guard:
             is_known = thread.path in self._swept
@@ -342,7 +356,8 @@ class Commits:
                 self._swept.popitem(last=False)
         if not is_known or held.was_interrupted:
             for files in thread.unnamed_namespaces(held.state):
-                files.sweep()
+                with suppress(StorageError):  # litter is no reason to refuse a write
+                    files.sweep()
 
     @staticmethod
     def _admit(held: HeldLedger, thread: ThreadFiles, turn: Turn, *, fsync: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from ._records import BlobRef, MalformedError, Sealed, parse_index
 from ._sharing import (
@@ -20,6 +20,7 @@ from ._sharing import (
     Part,
     Shape,
 )
+from .errors import RefusedValueError
 
 
 class Decoder:
@@ -53,9 +54,9 @@ class Decoder:
         """
         try:
             return self._value(node)
+        except (RefusedValueError, OSError):
+            raise
         except (IndexError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, OSError) or type(error) not in _MALFORMED:
-                raise
             raise MalformedError(f"unreadable value: {error}") from error
 
     def _value(self, node: Node) -> tuple[Any, Shape | None]:
@@ -114,6 +115,3 @@ class Decoder:
         if number < 0:
             return self._refs[-1 - number]
         return BlobRef(self._own.checkpoint_id, self._own.number + number)
-
-
-_MALFORMED: Final = (IndexError, KeyError, TypeError, ValueError)

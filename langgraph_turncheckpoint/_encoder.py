@@ -142,7 +142,8 @@ class Encoder:
     def _fits_inline(self, value: list[Any] | dict[str, Any]) -> bool:
         if len(value) > INLINE_BYTES:
             return False
-        page = self._codec.fast_page([value])
+        # As deep as it will be in the head, where the packer's limit on nesting counts from the top.
+        page = self._codec.fast_page([[[[[[value]]]]]])
         return page is not None and page.size <= INLINE_BYTES and self._codec.is_plain(page)
 
     # --- lists and dicts ---
@@ -257,6 +258,8 @@ class Encoder:
 
     def _is_child(self, entry: list[Any]) -> bool:
         if type(entry[1]) not in (list, dict) or not entry[1] or self._depth >= DEPTH_LIMIT:
+            return False
+        if not self._codec.may_show_keys:
             return False
         page = self._codec.fast_page([entry])
         return page is None or page.size >= LARGE_ITEM_BYTES

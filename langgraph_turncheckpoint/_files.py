@@ -82,7 +82,7 @@ def read_file(path: str) -> bytes | None:
 def _read_all(fd: int) -> bytes:
     size = os.fstat(fd).st_size
     data = os.read(fd, size + 1)
-    if len(data) <= size and len(data) == size:
+    if len(data) == size:
         return data
     chunks = [data]
     while chunk := os.read(fd, 1 << 20):

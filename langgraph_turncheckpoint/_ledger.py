@@ -157,6 +157,8 @@ class Ledger:
         if self._fsync:
             held.sync()
             _files.sync_directory(self._directory)
+            # Whoever has made the directory itself may not have come to that yet.
+            _files.sync_directory(os.path.dirname(self._directory))
 
     def _generations(self) -> list[int]:
         names = _files.list_directory(self._directory)

@@ -56,10 +56,15 @@ async def offload(operation: Callable[..., T], *args: Any, **kwargs: Any) -> T:
             except BaseException as error:  # noqa: BLE001 - raised again in the caller
                 outcome.set_exception(error)
 
-    # A loop that ends cancels every task, this one too. What it runs is then waited for all the same, unless
-    # it had not begun and never will.
+    def started(task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            # A loop that ends cancels every task, this one too. What has begun is waited for all the same.
+            outcome.cancel()
+        elif task.exception() is not None:
+            run()  # no thread can be had, as at the interpreter's end: better here than not at all
+
     running = asyncio.ensure_future(wrap(run)(executor=_current_executor()))
-    running.add_done_callback(lambda task: outcome.cancel() if task.cancelled() else None)
+    running.add_done_callback(started)
     ended = asyncio.wrap_future(outcome)
     cancelled = False
     while not ended.done():
@@ -67,6 +72,7 @@ async def offload(operation: Callable[..., T], *args: Any, **kwargs: Any) -> T:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
             cancelled = True
+            outcome.cancel()  # succeeds only if the operation has not begun
         except Exception:  # noqa: BLE001
             break  # what it raised is read from `ended` below
     if cancelled:

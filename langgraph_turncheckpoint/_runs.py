@@ -1,8 +1,8 @@
 """Which turn a LangGraph run holds. The look-up of LangGraph's per-run object is here and nowhere else.
 
-LangGraph gives every run a `RunControl` of its own and passes it, with each call to the checkpointer, in the
-run's configurable. Subgraphs share it; calls outside runs have none. A run takes a turn at its first contact
-with a thread, and keeps it whatever saver instance of this process it speaks to.
+LangGraph gives every run a `RunControl` of its own, unless the caller passes one, and hands it on with each call
+to the checkpointer, in the run's configurable. Subgraphs share it; calls outside runs have none. A run takes a turn
+at its first contact with a thread, and keeps it whatever saver instance of this process it speaks to.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ TURN_KEY: Final = "__turncheckpoint_turn"
 
 #: Beyond this many runs, those that have ended are forgotten.
 RUNS_KEPT: Final = 1024
-
-#: References to the control of a run that has ended: ours, the loop's below, and the count's own.
-_REFERENCES_OF_AN_ENDED_RUN: Final = 3
 
 
 def control_of(configurable: Mapping[str, Any]) -> object | None:
@@ -99,14 +96,16 @@ class Runs:
         Only those: a run that were forgotten while alive would be taken for a new one, and come back
         with a fresh token.
         """
-        count = getattr(sys, "getrefcount", None)
-        if count is None:  # pragma: no cover - not CPython
-            return
-        ended = []
-        for key in self._runs:
-            control = self._runs[key][0]
-            if count(control) <= _REFERENCES_OF_AN_ENDED_RUN:
-                ended.append(key)
+        ended = [key for key, entry in self._runs.items() if _references(entry) <= _REFERENCES_OF_AN_ENDED_RUN]
         for key in ended:
             del self._runs[key]
         self._limit = max(RUNS_KEPT, 2 * len(self._runs))
+
+
+def _references(entry: tuple[object, dict[str, RunTurn]]) -> int:
+    count = getattr(sys, "getrefcount", None)
+    return sys.maxsize if count is None else int(count(entry[0]))
+
+
+#: Measured rather than known: interpreters differ in what a count includes.
+_REFERENCES_OF_AN_ENDED_RUN: Final = _references((object(), {}))

@@ -65,8 +65,13 @@ class ValueCodec:
         self._stock = inner if _is_stock(inner) else None
         # What msgpack cannot tell apart, a serde of somebody else may.
         self._options = STRICT if self._stock is not None else STRICT | ormsgpack.OPT_PASSTHROUGH_TUPLE
-        self._encrypts = type(serde) is EncryptedSerializer
+        self._encrypts = isinstance(serde, EncryptedSerializer)
         self._seals = self._encrypts or (self._stock is None and _keeps_bytes(serde))
+
+    @property
+    def may_show_keys(self) -> bool:
+        """Whether a dict's keys may stand in the head of a file."""
+        return self._stock is not None or self._seals
 
     # --- the head of a section ---
 
@@ -89,7 +94,9 @@ class ValueCodec:
         return bytes(data)
 
     def _check_sealed(self, tag: str) -> None:
-        if self._encrypts and "+" not in tag:
+        if (self._encrypts and not tag.startswith("bytes+" if self._stock is not None else "")) or (
+            self._encrypts and "+" not in tag
+        ):
             raise RefusedValueError("plaintext", "this saver encrypts everything it stores")
         if not self._seals and tag:
             raise RefusedValueError("encrypted data", "pass the serde that it was written with")
@@ -163,6 +170,8 @@ class ValueCodec:
         if self._stock is None:
             if not tag.startswith(CUSTOM):
                 raise RefusedValueError(f"a page tagged {tag!r}", "the saver's serde did not write it")
+            if self._encrypts and "+" not in tag:
+                raise RefusedValueError("plaintext", "this saver encrypts everything it stores")
             items = self._loaded(self._serde, tag.removeprefix(CUSTOM), data)
             return items, self.page(items) if learn else None
         tag, sealed_by, sealed_tag = tag.partition(SEALED)
@@ -292,7 +301,6 @@ def _has_surrogate(text: object) -> bool:
 
 # --- what a payload may name ---
 
-_DELTA_SNAPSHOT_CODE: Final = 7
 _CONSTRUCTOR_CODES: Final = frozenset({0, 1, 2, 4, 5})
 #: What JsonPlusSerializer asks an object for before it stores its class.
 _DATA_METHODS: Final = ("model_dump", "get_secret_value", "dict", "_asdict")

@@ -65,6 +65,10 @@ class PageCodec(Protocol):
     def is_plain(self, page: Page) -> bool:
         """Whether the items may be stored in the head as they are."""
 
+    @property
+    def may_show_keys(self) -> bool:
+        """Whether a dict's keys may stand in the head of a file."""
+
     def unwrap(self, value: object) -> tuple[str, Any] | None:
         """The name and the content of a wrapper whose content is worth sharing."""
 

@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -22,6 +22,7 @@ from ._checkpoint_files import NamespaceFiles
 from ._commits import Target, Turn, WriteJob
 from ._encoder import Encoder
 from ._layout import checkpoint_stem
+from ._ledger import HeldLedger
 from ._loading import (
     Head,
     LoadedFile,
@@ -46,11 +47,16 @@ from .errors import (
     UnknownFormatError,
 )
 
+T = TypeVar("T")
+
 #: Pages whose fingerprints are remembered between saves, over all threads of a saver; about 300 bytes each.
 KNOWN_PAGES_LIMIT: Final = 50_000
 
 #: Files that a listing keeps in memory, because neighbouring checkpoints share their pages.
 SCAN_IMAGES_LIMIT: Final = 512
+
+#: How often a read is repeated while removals go on.
+READING_ATTEMPTS: Final = 8
 
 #: How often a put is built anew when pages are removed under it, before it stops sharing any.
 SHARING_ATTEMPTS: Final = 3
@@ -78,8 +84,12 @@ class _KnownPages:
         self._weights: dict[str, int] = {}
         self._weight = 0
 
-    def reset_lock(self) -> None:
+    def reset(self) -> None:
+        """In a forked child: empty, since the fork may have come in the middle of a change."""
         self._guard = threading.Lock()
+        self._entries.clear()
+        self._weights.clear()
+        self._weight = 0
 
     def get(self, path: str, checkpoint_id: str) -> tuple[tuple[int, int], Known] | None:
         with self._guard:
@@ -114,7 +124,7 @@ _all_known_pages: weakref.WeakSet[_KnownPages] = weakref.WeakSet()
 def _reset_locks() -> None:
     # Whoever held one of them does not exist in a forked child.
     for known in _all_known_pages:
-        known.reset_lock()
+        known.reset()
 
 
 if hasattr(os, "register_at_fork"):
@@ -133,14 +143,16 @@ class Store:
 
     def __init__(self, root: str, serde: SerializerProtocol, *, fsync: bool, strict: bool) -> None:
         self.root, self.fsync, self.strict = root, fsync, strict
-        self._codec = ValueCodec(serde)
+        self._serde, self._codec = serde, ValueCodec(serde)
         self._known = _KnownPages()
         self._shared = shared_state(root)
 
     def with_serde(self, serde: SerializerProtocol) -> Store:
-        """The same store with another serializer of the same kind."""
+        """The same store with another serializer."""
         clone = Store(self.root, serde, fsync=self.fsync, strict=self.strict)
-        clone._known = self._known
+        old, new = self._serde, serde
+        if type(old) is type(new) and getattr(old, "cipher", None) is getattr(new, "cipher", None):
+            clone._known = self._known  # what one has written the other can refer to
         return clone
 
     def thread(self, thread_id: str) -> ThreadFiles:
@@ -174,9 +186,13 @@ class Store:
         """End a turn that was opened by hand."""
         self._shared.commits.settle_turn(self.thread(thread_id), turn)
 
-    def raise_token(self, thread_id: str, event: LedgerEvent) -> int:
+    def sweep(self, thread: ThreadFiles, held: HeldLedger) -> None:
+        """Remove what dead writers left behind."""
+        self._shared.commits.sweep(thread, held)
+
+    def raise_token(self, thread_id: str, event: LedgerEvent) -> None:
         """Cancel the running turn, or close or reopen the thread."""
-        return self._shared.commits.raise_token(self.thread(thread_id), event, fsync=self.fsync)
+        self._shared.commits.raise_token(self.thread(thread_id), event, fsync=self.fsync)
 
     # --- reading ---
 
@@ -187,10 +203,10 @@ class Store:
             DamagedCheckpointError: The newest is damaged, and `strict` or no other one is whole.
             UnknownFormatError: The newest is of a newer format.
         """
-        found = self._present(thread_id, checkpoint_ns)
-        if found is None:
-            return None
-        state, files = found
+        return self._settled(thread_id, lambda state: self._latest(thread_id, checkpoint_ns, state))
+
+    def _latest(self, thread_id: str, checkpoint_ns: str, state: LedgerState) -> Loaded | None:
+        files = self.thread(thread_id).namespace(state, checkpoint_ns)
         first_error: DamagedCheckpointError | None = None
         head_id = ""
         for checkpoint_id in files.ids():
@@ -201,13 +217,36 @@ class Store:
                     loaded = self._load(state, files, checkpoint_ns, checkpoint_id, image)
                     return loaded._replace(head_id=head_id)
             except DamagedCheckpointError as error:
-                if self.strict:
+                if self.strict or self._has_changed(thread_id, state):
                     raise
                 first_error = first_error or error
                 self.warn(error, "; falling back to the newest whole checkpoint before it")
         if first_error is not None:
             raise first_error
         return None
+
+    def _settled(self, thread_id: str, read: Callable[[LedgerState], T | None]) -> T | None:
+        """What `read` finds. Readers hold no lock: what looks missing or damaged while a prune, a delete or a
+        copy goes on is looked at again.
+        """
+        for attempt in itertools.count():
+            state = self.thread(thread_id).ledger.read()
+            if state is None:
+                return None
+            is_last = attempt == READING_ATTEMPTS
+            try:
+                found = read(state)
+            except DamagedCheckpointError:
+                if is_last or not self._has_changed(thread_id, state):
+                    raise
+            else:
+                if found is not None or is_last or not self._has_changed(thread_id, state):
+                    return found
+        raise AssertionError  # pragma: no cover
+
+    def _has_changed(self, thread_id: str, state: LedgerState) -> bool:
+        now = self.thread(thread_id).ledger.read()
+        return now is not None and (now.generation, now.epoch) != (state.generation, state.epoch)
 
     def by_id(self, thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> Loaded | None:
         """One checkpoint.
@@ -217,14 +256,15 @@ class Store:
             UnknownFormatError: It is of a newer format.
         """
         check_checkpoint_id(checkpoint_id)
-        found = self._present(thread_id, checkpoint_ns)
-        if found is None:
-            return None
-        state, files = found
-        image = files.read(checkpoint_id)
-        if image is None:
-            return None
-        return self._load(state, files, checkpoint_ns, checkpoint_id, image)
+
+        def read(state: LedgerState) -> Loaded | None:
+            files = self.thread(thread_id).namespace(state, checkpoint_ns)
+            image = files.read(checkpoint_id)
+            if image is None:
+                return None
+            return self._load(state, files, checkpoint_ns, checkpoint_id, image)
+
+        return self._settled(thread_id, read)
 
     def scan(
         self,
@@ -250,7 +290,7 @@ class Store:
                 namespaces = [(checkpoint_ns, thread.namespace(state, checkpoint_ns))]
             for namespace, files in namespaces:
                 ids = _matching(files, checkpoint_id, before)
-                streams.append(_places(name, namespace, files.snapshot(), ids))
+                streams.append(_places(name, state, namespace, files.snapshot(), ids))
         for place in heapq.merge(*streams, key=lambda place: place.checkpoint_id, reverse=True):
             if sum(map(len, images.values())) > SCAN_IMAGES_LIMIT:
                 images.clear()
@@ -264,21 +304,48 @@ class Store:
         accepts: Callable[[Mapping[str, Any]], bool],
         images: dict[str, Image],
     ) -> Loaded | None:
-        _, checkpoint_ns, files, checkpoint_id = place
         try:
-            image = files.read(checkpoint_id)
-            if image is None:
-                return None
-            file = LoadedFile(self._codec, files, checkpoint_id, image, images)
-            head = file.head()
-            if not accepts(head.metadata):
-                return None
-            return self._loaded(checkpoint_ns, file, head, file.values(head), file.writes())
+            found = self._loaded_place(place, place.files, accepts, images)
+            if found is None or isinstance(found, Loaded):
+                return found
         except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
-            if self.strict:
-                raise
-            self.warn(error, "; it is left out of the list")
+            if not self._has_changed(place.thread_id, place.state):
+                self._leave_out(error)
+                return None
+        # Removed since the listing began, or moved by a copy: what is there now counts.
+        try:
+            found = self._settled(
+                place.thread_id,
+                lambda state: self._loaded_place(
+                    place, self.thread(place.thread_id).namespace(state, place.checkpoint_ns), accepts, {}
+                ),
+            )
+        except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
+            self._leave_out(error)
             return None
+        return found if isinstance(found, Loaded) else None
+
+    def _leave_out(self, error: Exception) -> None:
+        if self.strict:
+            raise error
+        self.warn(error, "; it is left out of the list")
+
+    def _loaded_place(
+        self,
+        place: _Place,
+        files: NamespaceFiles,
+        accepts: Callable[[Mapping[str, Any]], bool],
+        images: dict[str, Image],
+    ) -> Loaded | Literal["gone"] | None:
+        """The checkpoint; `None` if it is not wanted."""
+        image = files.read(place.checkpoint_id)
+        if image is None:
+            return "gone"
+        file = LoadedFile(self._codec, files, place.checkpoint_id, image, images)
+        head = file.head()
+        if not accepts(head.metadata):
+            return None
+        return self._loaded(place.checkpoint_ns, file, head, file.values(head), file.writes())
 
     def _load(
         self,
@@ -311,11 +378,6 @@ class Store:
         checkpoint = {**head.checkpoint, "channel_values": values}
         return Loaded(checkpoint_ns, file.checkpoint_id, file.parent_id, checkpoint, head.metadata, writes)
 
-    def _present(self, thread_id: str, checkpoint_ns: str) -> tuple[LedgerState, NamespaceFiles] | None:
-        thread = self.thread(thread_id)
-        state = thread.ledger.read()
-        return None if state is None else (state, thread.namespace(state, checkpoint_ns))
-
     @staticmethod
     def warn(error: Exception, consequence: str) -> None:
         """Tell that damage was passed over, and what follows."""
@@ -329,26 +391,33 @@ class Store:
         channels: Sequence[str],
     ) -> dict[str, DeltaChannelHistory]:
         """The writes to each channel since its last stored value, walking up the parents once."""
+        history = self._settled(
+            thread_id,
+            lambda state: self._delta_history(
+                self.thread(thread_id).namespace(state, checkpoint_ns), checkpoint_id, channels
+            ),
+        )
+        return history or {channel: {"writes": []} for channel in channels}
+
+    def _delta_history(
+        self, files: NamespaceFiles, checkpoint_id: str | None, channels: Sequence[str]
+    ) -> dict[str, DeltaChannelHistory]:
         collected: dict[str, list[list[PendingWrite]]] = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}
         remaining = set(channels)
-        found = self._present(thread_id, checkpoint_ns)
-        if found is not None:
-            _, files = found
-            images: dict[str, Image] = {}
-            start = checkpoint_id or files.head_id()
-            file = self.file(files, start, images)
-            while file is not None and remaining:
-                file = self.file(files, file.parent_id, images)
-                if file is None:
-                    break
-                writes = file.writes(remaining)
-                for channel in remaining:
-                    collected[channel].append([w for w in writes if w[1] == channel])
-                head = file.head()
-                for channel in remaining & head.channels.keys():
-                    seeds[channel] = file.value(head, channel)
-                remaining -= head.channels.keys()
+        images: dict[str, Image] = {}
+        file = self.file(files, checkpoint_id or files.head_id(), images)
+        while file is not None and remaining:
+            file = self.file(files, file.parent_id, images)
+            if file is None:
+                break
+            writes = file.writes(remaining)
+            for channel in remaining:
+                collected[channel].append([w for w in writes if w[1] == channel])
+            head = file.head()
+            for channel in remaining & head.channels.keys():
+                seeds[channel] = file.value(head, channel)
+            remaining -= head.channels.keys()
         history: dict[str, DeltaChannelHistory] = {}
         for channel in channels:
             steps = reversed(collected[channel])
@@ -393,7 +462,7 @@ class Store:
                 target,
                 parent_id,
                 body.section,
-                built_on=when if encoder.refs else None,
+                built_on=when,
                 read_head=read_head,
                 fsync=self.fsync,
             )
@@ -408,8 +477,16 @@ class Store:
             self._known.set(path, checkpoint_id, (committed.generation, committed.epoch), known)
             return
 
-    def put_writes(self, target: Target, entries: list[list[Any]], task_id: str, task_path: str) -> None:
+    def put_writes(
+        self,
+        target: Target,
+        entries: list[list[Any]],
+        task: tuple[str, str],
+        *,
+        read_head: str | None,
+    ) -> None:
         """Store writes; see `TurnCheckpointSaver.put_writes`. Entries are `[index, channel, value]`."""
+        task_id, task_path = task
         check_checkpoint_id(target.checkpoint_id)
         encoder = Encoder(self._codec, None)
         head, shapes = encode_writes(self._codec, encoder, task_path, entries)
@@ -426,8 +503,9 @@ class Store:
             return Section(fields, 0, NO_REFS, kept, blobs)
 
         job = WriteJob(target, task_id, [entry[0] for entry in entries], section_of)
+        job.read_head = read_head
         self._shared.commits.put_writes(job, fsync=self.fsync)
-        if job.whole and job.first_blob is not None:
+        if job.all_new and job.first_blob is not None:
             encoder.resolve(target.checkpoint_id, job.first_blob)
             known_at = self._known.get(job.namespace_path, target.checkpoint_id)
             if known_at is not None:
@@ -489,6 +567,7 @@ class _Place(NamedTuple):
     """Where a checkpoint is."""
 
     thread_id: str
+    state: LedgerState
     checkpoint_ns: str
     files: NamespaceFiles
     checkpoint_id: str
@@ -501,5 +580,7 @@ def _matching(files: NamespaceFiles, checkpoint_id: str | None, before: str | No
     return iter([checkpoint_id] if found else [])
 
 
-def _places(thread_id: str, checkpoint_ns: str, files: NamespaceFiles, ids: Iterator[str]) -> Iterator[_Place]:
-    return (_Place(thread_id, checkpoint_ns, files, checkpoint_id) for checkpoint_id in ids)
+def _places(
+    thread_id: str, state: LedgerState, checkpoint_ns: str, files: NamespaceFiles, ids: Iterator[str]
+) -> Iterator[_Place]:
+    return (_Place(thread_id, state, checkpoint_ns, files, checkpoint_id) for checkpoint_id in ids)

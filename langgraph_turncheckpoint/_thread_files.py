@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from . import _files
@@ -32,7 +32,7 @@ from ._layout import (
 from ._ledger import HeldLedger, Ledger
 from ._records import unpack_id
 from ._turn import LedgerEvent, LedgerState, advance
-from .errors import DamagedCheckpointError, InvalidIdError, UnknownFormatError
+from .errors import DamagedCheckpointError, InvalidIdError, StorageError, UnknownFormatError
 
 THREADS_NAME: Final = "threads"
 
@@ -89,9 +89,9 @@ class ThreadFiles:
         with self.ledger.hold() as held:
             heads = [files.head_id() or "" for files in self.unnamed_namespaces(held.state)]
             newest = max(heads, default="")
-            self._start_generation(held, advance(
-                held.state, LedgerEvent.DELETE, thread_id=self.thread_id, newest_id=newest
-            ))  # fmt: skip
+            state = advance(held.state, LedgerEvent.DELETE, thread_id=self.thread_id, newest_id=newest)
+            # A copy that was killed may have left a later generation behind, whole or half.
+            self._start_generation(held, state._replace(generation=max(state.generation, self._unused_generation())))
             self.remove_old_generations(held)
 
     def copy_from(self, source: ThreadFiles) -> None:
@@ -116,15 +116,17 @@ class ThreadFiles:
                 return
             state = advance(held.state, LedgerEvent.OPEN, thread_id=self.thread_id)
             state = advance(state, LedgerEvent.COLLECT, thread_id=self.thread_id)
-            state = state._replace(generation=state.generation + 1)
+            state = state._replace(generation=max(state.generation + 1, self._unused_generation()))
             target = self.generation(state)
-            _files.remove_tree(target)
             try:
                 self._copy_tree(self.generation(held.state), target)
-                self._merge(source.namespaces(source_state), state)
+                self._merge(source.unnamed_namespaces(source_state), state)
             except BaseException:
-                _files.remove_tree(target)
+                with suppress(StorageError):  # the next copy or delete removes what stays
+                    _files.remove_tree(target)
                 raise
+            if self._fsync:
+                _files.sync_directory(self.path)
             self._start_generation(held, state)
             self.remove_old_generations(held)
 
@@ -140,9 +142,15 @@ class ThreadFiles:
         if self._fsync:
             held.sync()
 
-    def _merge(self, namespaces: list[tuple[str, NamespaceFiles]], state: LedgerState) -> None:
-        for checkpoint_ns, files in namespaces:
-            target = self.namespace(state, checkpoint_ns)
+    def _unused_generation(self) -> int:
+        """A generation above every directory that is there."""
+        found = [generation_of(name) for name in _files.list_directory(self.path)]
+        return 1 + max((generation for generation in found if generation is not None), default=0)
+
+    def _merge(self, namespaces: list[NamespaceFiles], state: LedgerState) -> None:
+        for files in namespaces:
+            path = os.path.join(self.generation(state), os.path.basename(files.path))
+            target = NamespaceFiles(path, fsync=self._fsync)
             if not target.bounds():
                 self._copy_tree(files.path, target.path)
                 continue

@@ -75,7 +75,6 @@ def advance(
         return state._replace(
             generation=state.generation + 1,
             epoch=state.epoch + 1,
-            closed=False,
             deleted_upto=max(state.deleted_upto, newest_id),
         )
     return state

@@ -41,10 +41,10 @@ def delete_for_runs(store: Store, run_ids: Collection[str]) -> None:
     for thread_id in [*store.thread_ids()] if wanted else []:
         thread = store.thread(thread_id)
         state = thread.ledger.read()
-        for checkpoint_ns, files in thread.namespaces(state) if state is not None else ():
+        for files in thread.unnamed_namespaces(state) if state is not None else ():
             doomed = {i for i in files.ids() if _run_id(store, files, i) in wanted}
             if doomed:
-                _remove(store, thread, checkpoint_ns, _fixed(doomed))
+                _remove(store, thread, files, _fixed(doomed))
 
 
 def _run_id(store: Store, files: NamespaceFiles, checkpoint_id: str) -> Any:
@@ -66,8 +66,8 @@ def prune(store: Store, thread_id: str) -> None:
     """Keep the newest checkpoint of each namespace, and what it cannot be read without."""
     thread = store.thread(thread_id)
     state = thread.ledger.read()
-    for checkpoint_ns, _ in thread.namespaces(state) if state is not None else ():
-        _remove(store, thread, checkpoint_ns, lambda state, files: _prunable(store, state, files), upto_doomed=True)
+    for files in thread.unnamed_namespaces(state) if state is not None else ():
+        _remove(store, thread, files, lambda state, files: _prunable(store, state, files), upto_doomed=True)
 
 
 def _prunable(store: Store, state: LedgerState, files: NamespaceFiles) -> set[str]:
@@ -88,6 +88,9 @@ def _newest_whole(store: Store, files: NamespaceFiles, ids: list[str]) -> set[st
         try:
             file = store.file(files, checkpoint_id)
             if file is not None:
+                # Whole means that it can be loaded, with all the pages that other files hold for it.
+                file.values(file.head())
+                file.writes()
                 return keep | _delta_ancestors(store, files, file)
         except DamagedCheckpointError:
             continue
@@ -111,21 +114,22 @@ def _delta_ancestors(store: Store, files: NamespaceFiles, file: LoadedFile) -> s
 def _remove(
     store: Store,
     thread: ThreadFiles,
-    checkpoint_ns: str,
+    files: NamespaceFiles,
     choose: Choice,
     *,
     upto_doomed: bool = False,
 ) -> None:
     with thread.ledger.hold() as held:
-        files = thread.namespace(held.state, checkpoint_ns)
+        if files.path not in {present.path for present in thread.unnamed_namespaces(held.state)}:
+            return  # the thread was deleted meanwhile
         doomed = choose(held.state, files)
         if not doomed:
             return
+        store.sweep(thread, held)
         newest = max(doomed)
         held.write(advance(held.state, LedgerEvent.COLLECT, thread_id=thread.thread_id))
         if store.fsync:
             held.sync()
-        files.sweep()
         with held.committing():
             remove_checkpoints(files, doomed)
             # Writes for a checkpoint that never came are obsolete once the thread has been pruned past it.

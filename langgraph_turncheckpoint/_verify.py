@@ -1,4 +1,7 @@
-"""Walking a store to find every damaged or orphaned file. It reads and reports; it repairs nothing."""
+"""Walking a store to find every damaged or orphaned file. It reads and reports; it repairs nothing.
+
+In a store that is in use, a removal during the walk can show up as `missing`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from ._layout import (
     is_component,
     literal_id,
 )
-from ._ledger import LEDGER_NAME, Ledger
+from ._ledger import LEDGER_NAME
 from ._records import INDEX_TAG, BlobRef, Image, MalformedError, parse_index, parse_ledger_id, parse_slots
 from ._thread_files import THREADS_NAME, thread_directories
 from .errors import DamagedCheckpointError, StorageError, UnknownFormatError
@@ -65,14 +68,16 @@ def _verify_thread(path: str, *, fsync: bool) -> Iterator[Finding]:
         yield Finding(ledger_path, "damaged", "a slot of the ledger does not check")
     elif literal_id("t", os.path.basename(path)) is None and parse_ledger_id(data) is None:
         yield Finding(ledger_path, "damaged", "the thread's id cannot be read any more")
-    state = Ledger(path, None, fsync=fsync).read()
+    slot = parse_slots(data or b"")[0]
+    generations = [g for name in _files.list_directory(path) if (g := generation_of(name)) is not None]
+    present = max(generations, default=1) if slot is None else slot.state.generation
     for name in sorted(_files.list_directory(path)):
         entry = os.path.join(path, name)
         generation = generation_of(name)
         if generation is None:
             if name != LEDGER_NAME:
                 yield Finding(entry, "foreign", "is not part of a thread")
-        elif state is None or generation != state.generation:
+        elif generation != present:
             yield Finding(entry, "orphan", "belongs to a deleted life of the thread")
         else:
             for namespace in sorted(_files.list_directory(entry)):

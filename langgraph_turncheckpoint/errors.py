@@ -21,6 +21,8 @@ All arguments are kept in `args`, so every error survives pickling to another pr
 
 from __future__ import annotations
 
+import errno
+
 
 class TurnCheckpointError(Exception):
     """Base of every error of this package."""
@@ -50,7 +52,9 @@ class StaleTurnError(TurnCheckpointError):
         reason: What fenced the writer out, as a clause.
     """
 
-    def __init__(self, thread_id: str, held: int, current: int, reason: str = "a newer turn holds the thread") -> None:
+    def __init__(
+        self, thread_id: str, held: int, current: int, reason: str = "a newer turn, a cancel or a delete ended it"
+    ) -> None:
         super().__init__(thread_id, held, current, reason)
         self.thread_id, self.held, self.current, self.reason = thread_id, held, current, reason
 
@@ -124,8 +128,11 @@ class DamagedCheckpointError(StorageError):
     """
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(path, reason)
+        super().__init__(errno.EIO, reason, path)
         self.path, self.reason = path, reason
+
+    def __reduce__(self) -> tuple[type[DamagedCheckpointError], tuple[str, str]]:
+        return type(self), (self.path, self.reason)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
@@ -135,8 +142,11 @@ class UnknownFormatError(StorageError):
     """A file has a format version newer than this package knows. It was not touched; upgrade."""
 
     def __init__(self, path: str, version: int, known: int) -> None:
-        super().__init__(path, version, known)
+        super().__init__(errno.EIO, f"format version {version} is newer than {known}", path)
         self.path, self.version, self.known = path, version, known
+
+    def __reduce__(self) -> tuple[type[UnknownFormatError], tuple[str, int, int]]:
+        return type(self), (self.path, self.version, self.known)
 
     def __str__(self) -> str:
         return (

@@ -5,7 +5,6 @@ operation itself is in `_store`, written once, and its async twin runs it in a t
 from __future__ import annotations
 
 import builtins
-import copy
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -25,6 +24,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from typing_extensions import Self
 
 from . import _upkeep
@@ -106,11 +106,21 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         strict: bool = False,
         redact: Collection[str] = (),
     ) -> None:
-        super().__init__(serde=serde)
         self.path: Final = os.path.abspath(os.fspath(path))
         self._redact = frozenset([redact] if isinstance(redact, str) else redact)
-        self._store = Store(self.path, self.serde, fsync=fsync, strict=strict)
+        self._store = Store(self.path, JsonPlusSerializer(), fsync=fsync, strict=strict)
         self._store.check_root()
+        super().__init__(serde=serde or BaseCheckpointSaver.serde)
+
+    @property
+    def serde(self) -> SerializerProtocol:
+        """The serializer. Another one may be set, before anything is stored that it could not read."""
+        return self._serde
+
+    @serde.setter
+    def serde(self, serde: SerializerProtocol) -> None:
+        self._serde = serde
+        self._store = self._store.with_serde(serde)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
@@ -145,13 +155,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
         It shares turns with this one. LangGraph calls it at `compile` in strict msgpack mode.
         """
-        widened = super().with_allowlist(extra_allowlist)
-        if widened is self:
-            return self
-        clone = copy.copy(self)
-        clone.serde = widened.serde
-        clone._store = self._store.with_serde(clone.serde)  # noqa: SLF001 - a copy of this very object
-        return clone
+        return cast(TurnCheckpointSaver, super().with_allowlist(extra_allowlist))
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
         """The next version of a channel, in the form LangGraph's own savers use.
@@ -229,7 +233,9 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             conf = _configurable(config)
             thread_id, checkpoint_id = _thread_id(conf), _checkpoint_id(conf)
             checkpoint_ns = None if conf.get("checkpoint_ns") is None else _namespace(conf)
-        before_id = None if before is None else _configurable(before).get("checkpoint_id")
+        before_id = None if before is None else _configurable(before).get("checkpoint_id") or None
+        if before_id is not None and not isinstance(before_id, str):
+            raise InvalidIdError("checkpoint_id", before_id, "is not a string")
 
         def accepts(metadata: Mapping[str, Any]) -> bool:
             return all(metadata.get(key) == value for key, value in (filter or {}).items())
@@ -316,7 +322,8 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         `WRITES_IDX_MAP` replaces the earlier. Repeating a call changes nothing.
 
         Raises:
-            StaleTurnError: A newer turn, a cancel or a delete fenced the writer out.
+            StaleTurnError: A newer turn, a cancel or a delete fenced the writer out; or, outside a run, the
+                checkpoint was read as the latest and is not the latest any more.
             ThreadClosedError: The thread is closed.
             InvalidIdError: An id is missing or cannot be used.
             UnserializableValueError: The serde cannot write a value; names channel and path.
@@ -333,7 +340,8 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         if entries:
             turn = self._turn(conf, thread_id, base=checkpoint_id)
             target = Target(self._store.thread(thread_id), checkpoint_ns, checkpoint_id, turn)
-            self._store.put_writes(target, entries, task_id, task_path)
+            read_head = getattr(conf["checkpoint_id"], "head_id", None)
+            self._store.put_writes(target, entries, (task_id, task_path), read_head=read_head)
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread and fence its running turn out.
@@ -378,7 +386,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
         With `"keep_latest"` the newest checkpoint of every namespace stays, with its writes, the ancestors
         that its `DeltaChannel`s are rebuilt from, and the checkpoint that the newest turn was pointed at by
-        id until it has put its first. `"delete"` is `delete_thread`.
+        id as long as that turn is the newest. `"delete"` is `delete_thread`.
 
         Raises:
             ValueError: The strategy is unknown. Nothing was removed.
@@ -591,8 +599,10 @@ def _configurable(config: RunnableConfig | object) -> Mapping[str, Any]:
 def _thread_id(conf: Mapping[str, Any]) -> str:
     thread_id = conf.get("thread_id")
     if isinstance(thread_id, str):
-        return str(thread_id)
-    if isinstance(thread_id, (int, UUID)) and not isinstance(thread_id, bool):
+        return str.__str__(thread_id)  # a string enumeration means its value, as it does as a dict key
+    if isinstance(thread_id, int) and not isinstance(thread_id, bool):
+        return int.__repr__(thread_id)
+    if isinstance(thread_id, UUID):
         return str(thread_id)
     reason = "is missing" if thread_id is None else "is not a string, an int or a UUID"
     raise InvalidIdError("thread_id", thread_id, reason)
@@ -602,7 +612,7 @@ def _namespace(conf: Mapping[str, Any]) -> str:
     checkpoint_ns = conf.get("checkpoint_ns") or ""
     if not isinstance(checkpoint_ns, str):
         raise InvalidIdError("checkpoint_ns", checkpoint_ns, "is not a string")
-    return str(checkpoint_ns)
+    return str.__str__(checkpoint_ns)
 
 
 def _checkpoint_id(conf: Mapping[str, Any]) -> str | None:
@@ -611,7 +621,7 @@ def _checkpoint_id(conf: Mapping[str, Any]) -> str | None:
     if not checkpoint_id:
         return None
     check_checkpoint_id(checkpoint_id)
-    return str(checkpoint_id)
+    return str.__str__(checkpoint_id)
 
 
 def _config(thread_id: str, checkpoint_ns: str, checkpoint_id: str) -> RunnableConfig:

@@ -41,6 +41,7 @@ from tests.contract.storing import (
     packed,
     read,
 )
+from tests.langgraph_versions import needs_data_of_lost_classes
 from tests.unit.test_layout import ODD_IDS
 from tests.unit.test_serde import JsonOnly, KeyedCipher, Pickling, attacks
 
@@ -617,6 +618,7 @@ def test_what_is_read_can_be_changed_without_changing_what_is_stored(quick):
     assert latest(quick).metadata["step"] == 0
 
 
+@needs_data_of_lost_classes
 def test_a_class_that_has_moved_gives_its_data_with_a_warning_and_the_list_works(quick, monkeypatch):
     """C67."""
     module: Any = types.ModuleType("moved_module")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.types import Interrupt
 
 from langgraph_turncheckpoint import TurnCheckpointSaver
 
@@ -35,6 +36,8 @@ def spelled(value: Any) -> Any:  # noqa: PLR0911 - one line for each type
         return {type(value).__name__: spelled(dict(sorted(fields.items())))}
     if type(value) is _DeltaSnapshot:
         return {"_DeltaSnapshot": spelled(value.value)}
+    if isinstance(value, Interrupt):
+        return {"Interrupt": [spelled(value.value), value.id]}
     if isinstance(value, (set, frozenset)):
         return {type(value).__name__: sorted(map(repr, value))}
     if isinstance(value, (bytes, bytearray)):

@@ -61,6 +61,8 @@ def typed(value):
         return (type(value).__qualname__, sorted(entries, key=repr))
     if isinstance(value, (list, tuple)):
         return (type(value).__qualname__, [typed(item) for item in value])
+    if isinstance(value, (set, frozenset)):
+        return (type(value).__qualname__, sorted(map(repr, value)))  # a copy may have another order
     return (type(value).__qualname__, repr(value))
 
 

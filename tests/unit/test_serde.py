@@ -38,6 +38,7 @@ from langgraph_turncheckpoint import (
 )
 from langgraph_turncheckpoint._records import Sealed
 from langgraph_turncheckpoint._serde import ValueCodec, check_payload
+from tests.langgraph_versions import needs_data_of_lost_classes
 
 
 class KeyedCipher(CipherProtocol):
@@ -445,6 +446,7 @@ def test_a_question_mark_is_no_lossy_text():
 # --- classes that moved ---
 
 
+@needs_data_of_lost_classes
 def test_data_of_a_class_that_is_gone_is_returned_with_a_warning(monkeypatch):
     module: Any = types.ModuleType("moved_module")
     monkeypatch.setitem(sys.modules, "moved_module", module)
@@ -464,6 +466,7 @@ def test_data_of_a_class_that_is_gone_is_returned_with_a_warning(monkeypatch):
         assert loaded == [{"x": 1}]
 
 
+@needs_data_of_lost_classes
 def test_a_moved_class_inside_one_that_is_there_is_no_reason_to_refuse(monkeypatch):
     module: Any = types.ModuleType("moved_module")
     monkeypatch.setitem(sys.modules, "moved_module", module)

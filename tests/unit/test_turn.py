@@ -32,7 +32,7 @@ TRANSITIONS = {
     (CLOSED, LedgerEvent.CANCEL): CLOSED._replace(token=8, base=""),
     (CLOSED, LedgerEvent.CLOSE): CLOSED._replace(token=8, base=""),
     (CLOSED, LedgerEvent.REOPEN): CLOSED._replace(token=8, base="", closed=False),
-    (CLOSED, LedgerEvent.DELETE): LedgerState(8, 4, 6, False, "newest", ""),
+    (CLOSED, LedgerEvent.DELETE): LedgerState(8, 4, 6, True, "newest", ""),
     (CLOSED, LedgerEvent.COLLECT): CLOSED._replace(epoch=6),
 }
 

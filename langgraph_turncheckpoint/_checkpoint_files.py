@@ -172,7 +172,7 @@ class NamespaceFiles:
             if (image := load_file(self.file(checkpoint_id, suffix))) is not None:
                 return image
             self._bounds = None
-        raise DamagedCheckpointError(self.file(checkpoint_id), "is missing, and others refer to it")
+        raise DamagedCheckpointError(self.file(checkpoint_id), "the file is missing, and others refer to it")
 
     # --- writing, with the thread's lock held ---
 

@@ -46,6 +46,8 @@ SEALED: Final = "|"
 #: A page of messages has its class codes behind the digest of their fields.
 DIGEST_SIZE: Final = 16
 
+PLAINTEXT_REASON: Final = "this saver encrypts everything it stores, and this was written without its serde"
+
 #: How deep an error about a value looks for what is to blame.
 EXPLAINED_LEVELS: Final = 64
 
@@ -97,7 +99,9 @@ class ValueCodec:
         if (self._encrypts and not tag.startswith("bytes+" if self._stock is not None else "")) or (
             self._encrypts and "+" not in tag
         ):
-            raise RefusedValueError("plaintext", "this saver encrypts everything it stores")
+            raise RefusedValueError(
+                "plaintext", "this saver encrypts everything it stores, and this was written without its serde"
+            )
         if not self._seals and tag:
             raise RefusedValueError("encrypted data", "pass the serde that it was written with")
 
@@ -171,7 +175,9 @@ class ValueCodec:
             if not tag.startswith(CUSTOM):
                 raise RefusedValueError(f"a page tagged {tag!r}", "the saver's serde did not write it")
             if self._encrypts and "+" not in tag:
-                raise RefusedValueError("plaintext", "this saver encrypts everything it stores")
+                raise RefusedValueError(
+                    "plaintext", "this saver encrypts everything it stores, and this was written without its serde"
+                )
             items = self._loaded(self._serde, tag.removeprefix(CUSTOM), data)
             return items, self.page(items) if learn else None
         tag, sealed_by, sealed_tag = tag.partition(SEALED)
@@ -202,7 +208,8 @@ class ValueCodec:
         try:
             return serde.loads_typed((tag, bytes(data)))
         except Exception as error:
-            raise RefusedValueError(f"a value tagged {tag!r}", _reason(error)) from error
+            reason = f"{_reason(error)} (a wrong key, or another serde than it was written with)"
+            raise RefusedValueError(f"a value tagged {tag!r}", reason) from error
 
     def is_plain(self, page: Page) -> bool:
         """Whether the items may be stored in the head as they are."""

@@ -37,7 +37,7 @@ from ._serde import ValueCodec
 from ._shared import shared_state
 from ._sharing import Known
 from ._thread_files import ThreadFiles, thread_ids
-from ._turn import LedgerEvent, LedgerState
+from ._turn import LedgerEvent, LedgerState, check_current
 from .errors import (
     DamagedCheckpointError,
     DamageWarning,
@@ -177,6 +177,12 @@ class Store:
     def open_turn(self, thread_id: str, *, base: str) -> Turn:
         """Open a turn by hand; its token is durable."""
         return self._shared.commits.open_turn(self.thread(thread_id), fsync=self.fsync, durable=True, base=base)
+
+    def check_turn(self, thread_id: str, turn: Turn) -> None:
+        """Refuse a run whose explicit turn is over already."""
+        state = self.thread(thread_id).ledger.read()
+        if state is not None:
+            check_current(state, turn.token, thread_id=thread_id)
 
     def point_turn(self, thread_id: str, turn: Turn, base: str) -> None:
         """Record that a turn starts over from an old checkpoint."""

@@ -156,7 +156,7 @@ def _unresolved(files: NamespaceFiles, needed: dict[str, set[int]]) -> Iterator[
         except UnknownFormatError:
             continue
         except DamagedCheckpointError as error:
-            yield Finding(error.path, "missing", f"other checkpoints need it, but it {error.reason}")
+            yield Finding(error.path, "missing", f"other checkpoints need it: {error.reason}")
             continue
         except StorageError:
             continue  # a file that cannot be read has a finding of its own

@@ -158,6 +158,8 @@ def verify(store: Store, as_json: AsJson = False) -> None:
     not affected. `aside` is a damaged file that was kept for you; `temporary` and `orphan` are left over from
     killed processes and cost only space, and in a store that is in use a `temporary` may belong to a writer at
     work. `foreign` files belong to something else and are ignored.
+
+    The exit status is 1 only where a stored checkpoint is concerned.
     """
     try:
         with TurnCheckpointSaver(store) as saver:
@@ -165,14 +167,19 @@ def verify(store: Store, as_json: AsJson = False) -> None:
             stats = saver.stats()
     except TurnCheckpointError as error:
         _fail(str(error), status=PROBLEM)
+    problems = [found for found in findings if found.kind in ("damaged", "missing", "newer")]
     if as_json:
         listed = [{"path": str(found.path), "kind": found.kind, "reason": found.reason} for found in findings]
-        typer.echo(json.dumps({"store": str(store), "ok": not findings, "findings": listed}, indent=2))
+        typer.echo(json.dumps({"store": str(store), "ok": not problems, "findings": listed}, indent=2))
     else:
         for found in findings:
             typer.echo(f"{found.kind}: {_printable(str(found.path))}: {_printable(found.reason)}")
-        typer.echo(f"{_count(stats.files, 'file')} checked, {_count(len(findings), 'problem')} found", err=True)
-    if findings:
+        others = len(findings) - len(problems)
+        noticed = f", {others} harmless" if others else ""
+        typer.echo(
+            f"{_count(stats.files, 'file')} checked, {_count(len(problems), 'problem')} found{noticed}", err=True
+        )
+    if problems:
         raise typer.Exit(PROBLEM)
 
 

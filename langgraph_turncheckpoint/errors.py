@@ -53,16 +53,21 @@ class StaleTurnError(TurnCheckpointError):
     """
 
     def __init__(
-        self, thread_id: str, held: int, current: int, reason: str = "a newer turn, a cancel or a delete ended it"
+        self,
+        thread_id: str,
+        held: int,
+        current: int,
+        reason: str = "a newer turn, a cancel, a delete or its own end came first",
     ) -> None:
         super().__init__(thread_id, held, current, reason)
         self.thread_id, self.held, self.current, self.reason = thread_id, held, current, reason
 
     def __str__(self) -> str:
+        advice = "start a new run on the thread" if self.held else "read the state again and repeat"
         held = f"turn {self.held}" if self.held else "a write outside any turn"
         return (
             f"thread {self.thread_id!r}: {held} was refused, {self.reason} "
-            f"(current turn {self.current}). Nothing was written; start a new run on the thread."
+            f"(current turn {self.current}). Nothing was written; {advice}."
         )
 
 

@@ -180,6 +180,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
         Raises:
             InvalidIdError: There is no thread id, or an id cannot be used.
+            StaleTurnError: A run started with the config of a `turn` block that has ended.
             ThreadClosedError: A run started on a closed thread.
             DamagedCheckpointError: The addressed checkpoint is damaged; or the newest one is, and
                 `strict` or no older one is whole.
@@ -190,8 +191,11 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         thread_id, checkpoint_ns = _thread_id(conf), _namespace(conf)
         checkpoint_id = _checkpoint_id(conf)
         turn = self._turn(conf, thread_id, base=checkpoint_id or "")
-        if turn is not None and checkpoint_id is not None and explicit_token(conf, thread_id) is not None:
-            self._store.point_turn(thread_id, turn, checkpoint_id)
+        if turn is not None and explicit_token(conf, thread_id) is not None:
+            if control_of(conf) is not None:
+                self._store.check_turn(thread_id, turn)  # a run that could not save is not worth starting
+            if checkpoint_id is not None:
+                self._store.point_turn(thread_id, turn, checkpoint_id)
         if checkpoint_id is not None:
             loaded = self._store.by_id(thread_id, checkpoint_ns, checkpoint_id)
             if loaded is None:
@@ -365,7 +369,8 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             The writes of a deleted run go, too; a `DeltaChannel` of a later checkpoint that still needs
             them cannot be rebuilt.
         """
-        _upkeep.delete_for_runs(self._store, [str(run_id) for run_id in run_ids])
+        several = [run_ids] if isinstance(run_ids, str) else run_ids
+        _upkeep.delete_for_runs(self._store, [str(run_id) for run_id in several])
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints and writes of a thread to another, in one step.
@@ -393,7 +398,8 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """
         if strategy not in ("keep_latest", "delete"):
             raise ValueError(f"strategy {strategy!r} is not one of 'keep_latest', 'delete'")
-        for thread_id in [_thread_id({"thread_id": i}) for i in thread_ids]:
+        several = [thread_ids] if isinstance(thread_ids, str) else thread_ids
+        for thread_id in [_thread_id({"thread_id": i}) for i in several]:
             if strategy == "delete":
                 self._store.thread(thread_id).delete()
             else:
@@ -419,7 +425,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
         Every run with the config that the block gets writes under this one turn, in whatever process;
         whoever held the thread before is fenced out. When the block ends, so does the turn: what has not
-        been written by then is refused.
+        been written by then is refused, and so is a new run with the block's config.
 
         Args:
             config: With the `thread_id`.
@@ -433,9 +439,9 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
         Example:
             ```python
-            with saver.turn(config) as config:
-                graph.invoke(first, config)
-                graph.invoke(second, config)
+            with saver.turn(config) as turn_config:
+                graph.invoke(first, turn_config)
+                graph.invoke(second, turn_config)
             ```
         """
         conf = _configurable(config)

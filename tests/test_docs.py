@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from pathlib import Path
 
 import pytest
 from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from langgraph_turncheckpoint import TurnCheckpointSaver
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+MOVED: RunnableConfig = {"configurable": {"thread_id": "moved"}}
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -30,6 +34,7 @@ def names(tmp_path, monkeypatch):
         "config": {"configurable": {"thread_id": "1"}},
         "first": question,
         "second": question,
+        "key": b"0123456789abcdef",
     }
 
 
@@ -38,7 +43,19 @@ def test_the_examples_of_the_readme_run_in_their_order_and_leave_their_thread(na
     for example in EXAMPLES:
         if "saver." in example:
             names.setdefault("saver", names["graph"].checkpointer)
+        if "Encrypted" in example:
+            pytest.importorskip("Crypto", reason="the `encrypt` extra is not installed")
         exec(example, names)
+    old = SqliteSaver(sqlite3.connect(":memory:", check_same_thread=False))
+    graph = names["builder"].compile(checkpointer=old)
+    graph.invoke(names["first"], {"configurable": {"thread_id": "moved"}})
+    names["take_over"](old, names["saver"], "moved")
+    listed = [
+        [(found.checkpoint, found.metadata, found.parent_config, found.pending_writes) for found in saver.list(MOVED)]
+        for saver in (old, names["saver"])
+    ]
+    assert len(listed[0]) > 2
+    assert listed[0] == listed[1]
     found = TurnCheckpointSaver("./checkpoints").get_tuple({"configurable": {"thread_id": "1"}})
     assert found is not None
     assert found.checkpoint["channel_values"]["messages"][0].content == "hello"

@@ -223,6 +223,8 @@ class Store:
                     loaded = self._load(state, files, checkpoint_ns, checkpoint_id, image)
                     return loaded._replace(head_id=head_id)
             except DamagedCheckpointError as error:
+                if not files.exists(checkpoint_id):
+                    continue  # removed under our eyes
                 if self.strict or self._has_changed(thread_id, state):
                     raise
                 first_error = first_error or error
@@ -282,10 +284,27 @@ class Store:
         accepts: Callable[[Mapping[str, Any]], bool],
     ) -> Iterator[tuple[str, Loaded]]:
         """Checkpoints with their threads' ids, newest first. Holds no lock between two of them."""
-        images: dict[str, dict[str, Image]] = {}
-        wanted = list(self.thread_ids()) if thread_id is None else [thread_id]
+        for attempt in itertools.count():
+            any_gone = False
+            images: dict[str, dict[str, Image]] = {}
+            streams = self._streams(thread_id, checkpoint_ns, checkpoint_id, before)
+            for place in heapq.merge(*streams, key=lambda place: place.checkpoint_id, reverse=True):
+                if sum(map(len, images.values())) > SCAN_IMAGES_LIMIT:
+                    images.clear()
+                loaded = self._scanned(place, accepts, images.setdefault(place.files.path, {}))
+                if isinstance(loaded, Loaded):
+                    yield place.thread_id, loaded
+                    attempt = READING_ATTEMPTS  # noqa: PLW2901 - what was given cannot be taken back
+                any_gone = any_gone or loaded == "gone"
+            # A thread of which all that was listed went, as under a prune, may hold newer checkpoints.
+            if not any_gone or attempt >= READING_ATTEMPTS:
+                return
+
+    def _streams(
+        self, thread_id: str | None, checkpoint_ns: str | None, checkpoint_id: str | None, before: str | None
+    ) -> list[Iterator[_Place]]:
         streams = []
-        for name in wanted:
+        for name in list(self.thread_ids()) if thread_id is None else [thread_id]:
             thread = self.thread(name)
             state = thread.ledger.read()
             if state is None:
@@ -297,39 +316,41 @@ class Store:
             for namespace, files in namespaces:
                 ids = _matching(files, checkpoint_id, before)
                 streams.append(_places(name, state, namespace, files.snapshot(), ids))
-        for place in heapq.merge(*streams, key=lambda place: place.checkpoint_id, reverse=True):
-            if sum(map(len, images.values())) > SCAN_IMAGES_LIMIT:
-                images.clear()
-            loaded = self._scanned(place, accepts, images.setdefault(place.files.path, {}))
-            if loaded is not None:
-                yield place.thread_id, loaded
+        return streams
 
     def _scanned(
         self,
         place: _Place,
         accepts: Callable[[Mapping[str, Any]], bool],
         images: dict[str, Image],
-    ) -> Loaded | None:
+    ) -> Loaded | Literal["gone"] | None:
+        """The checkpoint at a place; `None` if it is not wanted, or damaged."""
         try:
             found = self._loaded_place(place, place.files, accepts, images)
-            if found is None or isinstance(found, Loaded):
+            if found != "gone":
                 return found
         except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
-            if not self._has_changed(place.thread_id, place.state):
+            # A removal that was under way before the listing began shows in nothing but the missing file.
+            is_there = place.files.exists(place.checkpoint_id)
+            if is_there and not self._has_changed(place.thread_id, place.state):
                 self._leave_out(error)
                 return None
+
         # Removed since the listing began, or moved by a copy: what is there now counts.
+        def read_again(state: LedgerState) -> Loaded | Literal["gone"] | None:
+            files = self.thread(place.thread_id).namespace(state, place.checkpoint_ns)
+            try:
+                return self._loaded_place(place, files, accepts, {})
+            except DamagedCheckpointError:
+                if files.exists(place.checkpoint_id):
+                    raise
+                return "gone"  # under our eyes
+
         try:
-            found = self._settled(
-                place.thread_id,
-                lambda state: self._loaded_place(
-                    place, self.thread(place.thread_id).namespace(state, place.checkpoint_ns), accepts, {}
-                ),
-            )
+            return self._settled(place.thread_id, read_again)
         except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
             self._leave_out(error)
             return None
-        return found if isinstance(found, Loaded) else None
 
     def _leave_out(self, error: Exception) -> None:
         if self.strict:

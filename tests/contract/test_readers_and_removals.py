@@ -87,8 +87,9 @@ def test_a_removal_that_stops_half_way_leaves_every_checkpoint_it_has_not_reache
     assert list(fresh(saver).list(None)) == []
 
 
+@pytest.mark.parametrize("how", ["get_tuple", "list"])
 @pytest.mark.parametrize("remove", ["prune", "copy"])
-def test_a_reader_that_meets_a_removal_looks_again(saver, monkeypatch, remove):
+def test_a_reader_that_meets_a_removal_looks_again(saver, monkeypatch, remove, how):
     """S9: between its listing and its reading the newest checkpoint gets a successor, and everything else goes."""
     thread = Thread(saver)
     thread.put({"x": BIG})
@@ -104,7 +105,7 @@ def test_a_reader_that_meets_a_removal_looks_again(saver, monkeypatch, remove):
         return read(self, checkpoint_id)
 
     monkeypatch.setattr(NamespaceFiles, "read", read_late)
-    found = reader.get_tuple(addressed("thread"))
+    found = reader.get_tuple(addressed("thread")) if how == "get_tuple" else next(reader.list(addressed("thread")))
     assert done
     assert found is not None
     assert found.checkpoint["channel_values"] == ({"x": BIG, "n": 2} if remove == "prune" else {"y": BIG})

@@ -108,7 +108,9 @@ def test_a_reader_that_meets_a_removal_looks_again(saver, monkeypatch, remove, h
     found = reader.get_tuple(addressed("thread")) if how == "get_tuple" else next(reader.list(addressed("thread")))
     assert done
     assert found is not None
-    assert found.checkpoint["channel_values"] == ({"x": BIG, "n": 2} if remove == "prune" else {"y": BIG})
+    # A listing gives what it began with where that is still there; a copy keeps it, in a new place.
+    expected = {"x": BIG, "n": 2} if remove == "prune" else {"y": BIG} if how == "get_tuple" else {"x": BIG}
+    assert found.checkpoint["channel_values"] == expected
 
 
 def test_a_serde_that_is_set_later_is_the_one_that_writes(tmp_path):

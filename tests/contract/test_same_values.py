@@ -99,7 +99,7 @@ def messages_in_many_pages(driver: Driver) -> None:
     past = graph.history()
     graph.invoke({"messages": [HumanMessage("from the past", id="n3")]}, at=past[-2].config)
     graph.invoke({"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *history[:40], HumanMessage("short", id="n4")]})
-    graph.invoke({"messages": [HumanMessage("no id")]})
+    graph.invoke({"messages": [HumanMessage("no id")]}, **driver.unhurried)  # LangGraph gives the input itself an id
 
 
 def objects_changed_in_place(driver: Driver) -> None:

@@ -99,7 +99,8 @@ def messages_in_many_pages(driver: Driver) -> None:
     past = graph.history()
     graph.invoke({"messages": [HumanMessage("from the past", id="n3")]}, at=past[-2].config)
     graph.invoke({"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *history[:40], HumanMessage("short", id="n4")]})
-    graph.invoke({"messages": [HumanMessage("no id")]}, **driver.unhurried)  # LangGraph gives the input itself an id
+    # With an id, too: LangGraph gives one to an input message in place, while the save of the input is under way.
+    graph.invoke({"messages": [HumanMessage("last", id="n5")]})
 
 
 def objects_changed_in_place(driver: Driver) -> None:

@@ -296,7 +296,9 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             InvalidIdError: An id is missing or cannot be used.
             UnserializableValueError: The serde cannot write a value; names channel and path.
             StorageError: The system refused, for want of space or permission, say.
-                In all cases nothing was stored.
+                In all cases nothing was stored, but two things may have happened: outside a run, whoever held
+                the thread was fenced out; and where a checkpoint is put again and only the sync of its directory
+                fails, the new version may be there.
         """
         conf = _configurable(config)
         thread_id, checkpoint_ns = _thread_id(conf), _namespace(conf)
@@ -351,7 +353,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """Delete a thread and fence its running turn out.
 
         What stays is a tombstone: a late write of an older turn raises `StaleTurnError` instead of
-        bringing the thread back, while a new run on the same id works.
+        bringing the thread back, while a new run on the same id works, unless the thread was closed.
 
         Raises:
             StorageError: A file could not be removed. The thread cannot be read any more all the same;

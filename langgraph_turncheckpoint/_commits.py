@@ -73,9 +73,9 @@ class WriteJob:
         task_id: The task.
         indexes: The index of each write; a negative one replaces, any other is kept if present.
         section_of: Builds the section for the writes at the given positions.
+        read_head: If the writer got the checkpoint's id by asking for the latest, the newest id then.
 
     Attributes:
-        read_head: If the writer got the checkpoint's id by asking for the latest, the newest id then.
         first_blob: Where the blobs went; `None` if every write was there already.
         all_new: Whether all the writes are new and in the checkpoint's own file.
         namespace_path: The namespace's directory.
@@ -88,9 +88,11 @@ class WriteJob:
         task_id: str,
         indexes: Sequence[int],
         section_of: Callable[[list[int]], Section],
+        *,
+        read_head: str | None,
     ) -> None:
         self.target, self.task_id, self.indexes, self.section_of = target, task_id, indexes, section_of
-        self.read_head: str | None = None
+        self.read_head = read_head
         self.first_blob: int | None = None
         self.all_new = False
         self.namespace_path = ""
@@ -204,7 +206,7 @@ class Commits:
                 held.write(advance(state, LedgerEvent.OPEN, thread_id=thread.thread_id))
                 if fsync:
                     held.sync()
-            if turn is not None:
+            else:
                 turn.generation = state.generation
             self.sweep(thread, held)
             with held.committing():

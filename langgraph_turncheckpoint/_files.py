@@ -155,12 +155,7 @@ def replace_file(path: str, data: bytes, *, temporary: str, fsync: bool) -> None
             undo.callback(_close_quietly, directory)
         fd = _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, FILE_MODE)
         try:
-            try:
-                _write_all(fd, data)
-                if fsync:
-                    sync_file(fd)
-            finally:
-                os.close(fd)
+            _fill(fd, data, fsync=fsync)
             is_new = not os.access(path, os.F_OK)
             _retried(lambda: os.replace(temporary, path))
         except BaseException:
@@ -213,13 +208,7 @@ def copy_file(source: str, target: str, *, fsync: bool) -> None:
     if data is None:
         return
     with _reported(target):
-        fd = _open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, FILE_MODE)
-        try:
-            _write_all(fd, data)
-            if fsync:
-                sync_file(fd)
-        finally:
-            os.close(fd)
+        _fill(_open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, FILE_MODE), data, fsync=fsync)
 
 
 def remove_file(path: str) -> None:
@@ -364,6 +353,16 @@ def _open(path: str, flags: int, mode: int = FILE_MODE) -> int:
     if platform == "win32":
         return _retried(lambda: os.open(path, flags, mode))
     return os.open(path, flags, mode)
+
+
+def _fill(fd: int, data: bytes, *, fsync: bool) -> None:
+    """Write all of a new file, and close it whatever happens."""
+    try:
+        _write_all(fd, data)
+        if fsync:
+            sync_file(fd)
+    finally:
+        os.close(fd)
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -529,8 +529,8 @@ class Store:
             fields = writes_fields(task_id, [entries[position][0] for position in positions], token)
             return Section(fields, 0, NO_REFS, kept, blobs)
 
-        job = WriteJob(target, task_id, [entry[0] for entry in entries], section_of)
-        job.read_head = read_head
+        indexes = [entry[0] for entry in entries]
+        job = WriteJob(target, task_id, indexes, section_of, read_head=read_head)
         self._shared.commits.put_writes(job, fsync=self.fsync)
         if job.all_new and job.first_blob is not None:
             encoder.resolve(target.checkpoint_id, job.first_blob)

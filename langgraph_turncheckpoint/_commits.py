@@ -1,5 +1,5 @@
-"""The commit protocol: what is done under a thread's lock to open a turn, to put a checkpoint and to add
-writes, in which order and with which syncs. Decisions are `_turn`'s, bytes are `_records`'s; no LangGraph.
+"""The commit protocol: what is done under a thread's lock to put a checkpoint and to add writes, in which order
+and with which syncs. Decisions are `_turn`'s, bytes are `_records`'s; no LangGraph.
 
 A turn's token is on the disk before the first write that it protects. Writes of several callers to one
 thread are appended with one sync: whoever holds the lock takes along what others have queued meanwhile.
@@ -20,25 +20,11 @@ from ._ledger import HeldLedger
 from ._records import Section
 from ._thread_files import ThreadFiles
 from ._turn import LedgerEvent, advance, check_current, check_outside_turn
+from ._turns import Turn
 from .errors import StorageError
 
 #: Tails kept in memory; one that is not there is read from its file.
 TAILS_LIMIT: Final = 512
-
-
-class Turn:
-    """A turn as its holder knows it.
-
-    Attributes:
-        token: The token it holds.
-        durable: Whether the token is known to be on the disk.
-        generation: The thread's generation when it was last looked at; 0 before that.
-    """
-
-    __slots__ = ("durable", "generation", "token")
-
-    def __init__(self, token: int, *, durable: bool) -> None:
-        self.token, self.durable, self.generation = token, durable, 0
 
 
 class Committed(NamedTuple):
@@ -119,41 +105,6 @@ class Commits:
         self._queues: dict[tuple[str, bool], _Queue] = {}
         self._swept: OrderedDict[str, None] = OrderedDict()
         self._tails: OrderedDict[tuple[str, str], tuple[str, tuple[int, ...], Tail]] = OrderedDict()
-
-    # --- turns ---
-
-    def open_turn(self, thread: ThreadFiles, *, fsync: bool, durable: bool = False, base: str = "") -> Turn:
-        """Raise the token and hold it; `base` is the checkpoint the turn was pointed at by id.
-
-        Raises:
-            ThreadClosedError: The thread is closed. The token is unchanged.
-        """
-        with thread.ledger.hold() as held:
-            state = advance(held.state, LedgerEvent.OPEN, thread_id=thread.thread_id, base=base)
-            held.write(state)
-            if durable and fsync:
-                held.sync()
-        return Turn(state.token, durable=durable and fsync)
-
-    def raise_token(self, thread: ThreadFiles, event: LedgerEvent, *, fsync: bool) -> None:
-        """Fence the running turn out; durable on return with `fsync`."""
-        with thread.ledger.hold() as held:
-            state = advance(held.state, event, thread_id=thread.thread_id)
-            held.write_twice(state)
-            if fsync:
-                held.sync()
-
-    def point_turn(self, thread: ThreadFiles, turn: Turn, base: str) -> None:
-        """Record that a turn starts over from an old checkpoint, which a prune must leave there."""
-        with thread.ledger.hold() as held:
-            if held.state.token == turn.token and held.state.base != base:
-                held.write(held.state._replace(base=base))
-
-    def settle_turn(self, thread: ThreadFiles, turn: Turn) -> None:
-        """End a turn: what it has not written by now is refused. A superseded turn ended before."""
-        with thread.ledger.hold() as held:
-            if held.state.token == turn.token:
-                held.write(advance(held.state, LedgerEvent.CANCEL, thread_id=thread.thread_id))
 
     # --- checkpoints ---
 

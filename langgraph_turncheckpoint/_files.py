@@ -12,10 +12,12 @@ import errno
 import os
 import stat
 import sys
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from types import ModuleType
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from .errors import StorageError
 
@@ -88,6 +90,32 @@ def _read_all(fd: int) -> bytes:
     while chunk := os.read(fd, 1 << 20):
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+class Ends(NamedTuple):
+    """How long a file is, and its first and last bytes."""
+
+    size: int
+    head: bytes
+    tail: bytes
+
+
+def read_ends(path: str, *, head: int, tail: int) -> Ends | None:
+    """The first `head` and the last `tail` bytes of a file, or all there are; `None` if there is no file."""
+    try:
+        fd = _open(path, os.O_RDONLY | _BINARY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise storage_error(error, path) from error
+    with _reported(path):
+        try:
+            size = os.fstat(fd).st_size
+            first = os.read(fd, head)
+            os.lseek(fd, max(0, size - tail), os.SEEK_SET)
+            return Ends(size, first, os.read(fd, tail))
+        finally:
+            os.close(fd)
 
 
 def list_directory(path: str) -> list[str]:
@@ -349,6 +377,131 @@ class LockedFile:
             sync_file(self.fd)
 
 
+class HeldFile:
+    """A new append-only file that stays open and locked until it is closed.
+
+    The lock says that its holder lives: whoever wants to know asks `is_locked`. It goes with the process, however
+    that ends, and a forked child does not keep it.
+    """
+
+    __slots__ = ("__weakref__", "_end", "_fd", "_guard", "_is_torn", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._guard = threading.Lock()
+        self._end, self._is_torn = 0, False
+        self._fd = -1
+
+    @classmethod
+    def create(cls, path: str) -> HeldFile:
+        """Make the file and lock it.
+
+        Raises:
+            StorageError: It is there already (`EEXIST`), or the system refused; no new file is left.
+        """
+        held = cls(path)
+        _held.add(held)
+        with _reported(path):
+            held._fd = _open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, FILE_MODE)
+            _locked.add(held._fd)
+            try:
+                _lock(held._fd)
+            except BaseException:
+                held.close()
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                raise
+        return held
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the lock is held here."""
+        return self._fd >= 0
+
+    def append(self, data: bytes, *, fsync: bool) -> bool:
+        """Write behind what was appended before; `False`, and nothing written, once the file is closed.
+
+        With `fsync` all that was appended so far survives power loss on return, if the file's name does. If a
+        step fails, the file is cut back to where it was.
+        """
+        with _reported(self.path), self._guard:
+            if self._fd < 0:
+                return False
+            if self._is_torn:
+                os.ftruncate(self._fd, self._end)
+                self._is_torn = False
+            try:
+                os.lseek(self._fd, self._end, os.SEEK_SET)
+                _write_all(self._fd, data)
+                if fsync:
+                    sync_file(self._fd)
+            except BaseException:
+                self._is_torn = True
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self._end)
+                    self._is_torn = False
+                raise
+            self._end += len(data)
+            return True
+
+    def close(self) -> None:
+        """Give the lock back. Never fails, and does nothing the second time."""
+        with self._guard:
+            fd, self._fd = self._fd, -1
+            if fd < 0:
+                return
+            with contextlib.suppress(OSError):
+                _unlock(fd)
+            _locked.discard(fd)
+            _close_quietly(fd)
+
+    def __del__(self) -> None:
+        # Nobody can write to it any more, so nobody shall take it for a sign of life.
+        with contextlib.suppress(Exception):
+            self.close()
+
+    def forget(self) -> None:
+        """In a forked child: the file is the parent's."""
+        self._guard = threading.Lock()
+        self._fd = -1
+
+
+def is_locked(path: str) -> bool:
+    """Whether somebody alive holds the file locked; `False` if there is none. Disturbs neither holder nor askers.
+
+    On Windows, where no lock can be shared between askers, two at the same instant may see each other.
+    """
+    try:
+        fd = _open(path, os.O_RDONLY | _BINARY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise storage_error(error, path) from error
+    with _reported(path):
+        _locked.add(fd)
+        try:
+            return not _is_free(fd)
+        finally:
+            _locked.discard(fd)
+            _close_quietly(fd)
+
+
+def _is_free(fd: int) -> bool:
+    try:
+        if fcntl is not None:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        elif msvcrt is not None:
+            os.lseek(fd, _LOCK_BYTE, os.SEEK_SET)
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+    except OSError as error:
+        taken = (errno.EACCES, errno.EDEADLK) if fcntl is None else (errno.EWOULDBLOCK, errno.EAGAIN)
+        if error.errno not in taken:
+            raise
+        return False
+    _unlock(fd)
+    return True
+
+
 def _open(path: str, flags: int, mode: int = FILE_MODE) -> int:
     if platform == "win32":
         return _retried(lambda: os.open(path, flags, mode))
@@ -414,9 +567,13 @@ _LOCK_BYTE: Final = 0x7FFF0000
 
 #: Descriptors of locked files, so that a forked child does not keep its parent's locks alive.
 _locked: set[int] = set()
+#: Files that stay locked, so that a forked child does not write into its parent's.
+_held: weakref.WeakSet[HeldFile] = weakref.WeakSet()
 
 
 def _drop_inherited_locks() -> None:
+    for held in list(_held):
+        held.forget()
     for fd in _locked:
         with contextlib.suppress(OSError):
             os.close(fd)

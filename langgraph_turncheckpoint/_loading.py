@@ -146,6 +146,11 @@ class LoadedFile:
         """The parent checkpoint's id."""
         return unpack_id(self.image.body.fields[2])
 
+    @property
+    def token(self) -> int:
+        """The token of the turn that wrote the checkpoint; 0 outside any turn."""
+        return int(self.image.body.fields[3])
+
     def head(self) -> Head:
         """What the head says.
 

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ._commits import Turn
+from ._turns import Turn
 
 #: Where LangGraph puts the runtime of a run. A test fails when this is no longer so.
 RUNTIME_KEY: Final = "__pregel_runtime"
@@ -37,6 +37,18 @@ def explicit_token(configurable: Mapping[str, Any], thread_id: str) -> int | Non
     carried = configurable.get(TURN_KEY)
     if isinstance(carried, Mapping) and carried.get("thread_id") == thread_id:
         return int(carried["token"])
+    return None
+
+
+def explicit_base(configurable: Mapping[str, Any], thread_id: str) -> str | None:
+    """Of a turn opened by hand that rolls the thread back, the checkpoint it starts from; empty for none.
+
+    `None` for any other turn, and outside turns.
+    """
+    carried = configurable.get(TURN_KEY)
+    if isinstance(carried, Mapping) and carried.get("thread_id") == thread_id:
+        base = carried.get("base")
+        return None if base is None else str(base)
     return None
 
 
@@ -79,6 +91,17 @@ class Runs:
                 while len(self._explicit) > RUNS_KEPT:
                     self._explicit.popitem(last=False)
             return turn
+
+    def adopt(self, thread_id: str, turn: Turn) -> None:
+        """Let a turn opened here be the one that its token stands for."""
+        with self._guard:
+            self._explicit[thread_id, turn.token] = turn
+
+    def forget(self, thread_id: str, turn: Turn) -> None:
+        """A turn opened here has ended."""
+        with self._guard:
+            if self._explicit.get((thread_id, turn.token)) is turn:
+                del self._explicit[thread_id, turn.token]
 
     def reset_lock(self) -> None:
         """In a forked child: whoever held a lock does not exist there."""

@@ -6,6 +6,9 @@ is not understood here.
         <namespace>/<bucket>/<id>.ckpt      a checkpoint and the writes made on it
                              <id>.pages     what others still need of a removed checkpoint
                              <id>.early     writes that came before their checkpoint
+        turns                               the log of its turns
+        j-<token>.journal                   the journal of a turn
+        q-<n>                               the ticket of one who waits for the thread
 
 Deleting a thread starts a new generation in the ledger first. From then on the old one is invisible to
 everybody, however much of it could be removed.
@@ -32,6 +35,7 @@ from ._layout import (
 from ._ledger import HeldLedger, Ledger
 from ._records import unpack_id
 from ._turn import LedgerEvent, LedgerState, advance
+from ._waiting import ticket_number
 from .errors import DamagedCheckpointError, InvalidIdError, StorageError, UnknownFormatError
 
 THREADS_NAME: Final = "threads"
@@ -112,7 +116,7 @@ class ThreadFiles:
                 for thread in sorted((source, self), key=lambda thread: thread.path)
             }
             held, source_state = helds[self.path], helds[source.path].state
-            if not os.path.isdir(source.generation(source_state)):
+            if not source.unnamed_namespaces(source_state):
                 return
             state = advance(held.state, LedgerEvent.OPEN, thread_id=self.thread_id)
             state = advance(state, LedgerEvent.COLLECT, thread_id=self.thread_id)
@@ -168,7 +172,7 @@ class ThreadFiles:
             path, copy = os.path.join(source, name), os.path.join(target, name)
             if os.path.isdir(path):
                 self._copy_tree(path, copy)
-            elif not name.endswith(TEMPORARY_SUFFIX):
+            elif not name.endswith(TEMPORARY_SUFFIX) and ticket_number(name) is None:
                 _files.copy_file(path, copy, fsync=self._fsync)
         if self._fsync:
             _files.sync_directory(target)

@@ -1,14 +1,29 @@
-"""Who may write to a thread: the states of its ledger and every decision about tokens, as pure
-functions. No file, clock or LangGraph type belongs here; another home for turns would call the same
-functions.
+"""Who may write to a thread: the states of its ledger, every decision about tokens and busy threads, and what a
+turn's record says, as pure functions. No file, clock or LangGraph type belongs here; another home for turns would
+call the same functions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from .errors import StaleTurnError, ThreadClosedError
+
+#: Why a turn ended before its work was done.
+Cause: TypeAlias = Literal["restart", "user", "superseded", "limit", "error", "unknown"]
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+
+#: Where a turn stands. "interrupted": its process died. "unknown": a plain run, whose end nobody announces.
+TurnState: TypeAlias = Literal[
+    "running", "completed", "paused", "failed", "cancelled", "superseded", "interrupted", "unknown"
+]
+TURN_STATES: Final[tuple[TurnState, ...]] = get_args(TurnState)
+
+#: What a new turn does where another one, whose end is known, is still running.
+Strategy: TypeAlias = Literal["interrupt", "reject", "enqueue", "rollback"]
+STRATEGIES: Final[tuple[Strategy, ...]] = get_args(Strategy)
 
 
 class LedgerState(NamedTuple):
@@ -129,3 +144,144 @@ def check_outside_turn(
     if read_head is not None and head_id != read_head:
         reason = f"checkpoint {named_id} was read as the latest, and the thread has moved since"
         raise StaleTurnError(thread_id, 0, state.token, reason)
+
+
+class Opening(Enum):
+    """What becomes of a wish to open a turn."""
+
+    OPEN = "open it now"
+    REFUSE = "the thread is busy"
+    WAIT = "ask again later"
+
+
+def decide_opening(strategy: Strategy, *, busy: bool, is_first_in_line: bool) -> Opening:
+    """Whether a turn may be opened now.
+
+    Args:
+        strategy: What the newcomer asked for.
+        busy: Whether a turn whose end is known is running.
+        is_first_in_line: Whether nobody who came earlier is waiting. Only who waits, too, lets them go first.
+    """
+    if strategy == "enqueue":
+        return Opening.WAIT if busy or not is_first_in_line else Opening.OPEN
+    return Opening.REFUSE if busy and strategy == "reject" else Opening.OPEN
+
+
+def check_strategy(strategy: str, timeout: float | None) -> Strategy:
+    """The strategy, if it is one.
+
+    Raises:
+        ValueError: It is none, or a timeout goes with one that does not wait. Nothing has happened.
+    """
+    for known in STRATEGIES:
+        if strategy == known:
+            if timeout is not None and known != "enqueue":
+                raise ValueError(f"timeout={timeout!r} means something with multitask_strategy='enqueue' only")
+            if timeout is not None and not timeout >= 0:
+                raise ValueError(f"timeout={timeout!r} is not a number of seconds from 0 on")
+            return known
+    raise ValueError(f"multitask_strategy={strategy!r} is not one of {', '.join(map(repr, STRATEGIES))}")
+
+
+def check_cause(cause: str) -> Cause:
+    """The cause, if it is one.
+
+    Raises:
+        ValueError: It is none. Nothing has happened.
+    """
+    for known in CAUSES:
+        if cause == known:
+            return known
+    raise ValueError(f"{cause!r} is not one of {', '.join(map(repr, CAUSES))}")
+
+
+class Opened(NamedTuple):
+    """A turn was opened.
+
+    Attributes:
+        token: Its token.
+        at_ns: When, in nanoseconds since 1970.
+        continues: The token of the turn it continues, or 0.
+        start: The newest checkpoint of the root namespace before its input: what a rollback goes back to. Empty if
+            there was none, `None` if nobody looked.
+        known_end: Whether its end is announced, so that it counts as running until then.
+    """
+
+    token: int
+    at_ns: int
+    continues: int = 0
+    start: str | None = None
+    known_end: bool = False
+
+
+class Marked(NamedTuple):
+    """The end of a plain run's turn is announced after all; see `Opened`."""
+
+    token: int
+    at_ns: int
+    continues: int
+    start: str
+
+
+class Settled(NamedTuple):
+    """A turn has ended."""
+
+    token: int
+    at_ns: int
+    state: TurnState
+    cause: Cause | None
+
+
+Entry: TypeAlias = Opened | Marked | Settled
+
+
+class LoggedTurn(NamedTuple):
+    """What a log says of one turn, all in all."""
+
+    opened: Opened
+    state: TurnState
+    cause: Cause | None
+    settled_at_ns: int | None
+
+
+def assemble_turns(log: Iterable[Entry], *, current: int, is_live: Callable[[int], bool]) -> list[LoggedTurn]:
+    """The turns of a log, newest first.
+
+    Of several ends of one turn the first counts: who cancels or supersedes a turn says so before the turn itself
+    notices. An end without a beginning is dropped. Where a token is opened again, power loss took the token of a
+    turn that never wrote and left its entry: only the later turn counts.
+
+    Args:
+        log: Its entries, in order.
+        current: The thread's token.
+        is_live: Whether the holder of a turn is alive, for turns with a known end that no entry has ended.
+    """
+    opened: dict[int, Opened] = {}
+    settled: dict[int, Settled] = {}
+    for entry in log:
+        if isinstance(entry, Opened):
+            opened[entry.token] = entry
+            settled.pop(entry.token, None)
+        elif isinstance(entry, Settled):
+            settled.setdefault(entry.token, entry)
+        elif entry.token in opened:
+            began = opened[entry.token]
+            opened[entry.token] = began._replace(continues=entry.continues, start=entry.start, known_end=True)
+    turns = []
+    for token in sorted(opened, reverse=True):
+        end, at_ns = settled.get(token), None
+        state: TurnState
+        cause: Cause | None
+        if end is not None:
+            state, cause, at_ns = end.state, end.cause, end.at_ns
+        elif not opened[token].known_end:
+            state, cause = "unknown", None
+        elif not is_live(token):
+            state, cause = "interrupted", "restart"
+        elif token < current:
+            # Its holder has not noticed yet.
+            state, cause = "superseded", "superseded"
+        else:
+            state, cause = "running", None
+        turns.append(LoggedTurn(opened[token], state, cause, at_ns))
+    return turns

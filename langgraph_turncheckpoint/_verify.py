@@ -11,6 +11,8 @@ from typing import Literal, NamedTuple
 
 from . import _files
 from ._checkpoint_files import DAMAGED_NAME, NamespaceFiles, load_file
+from ._inbox_files import INBOX_NAME, item_number, load_item
+from ._journal import journal_token, read_journal
 from ._layout import (
     CHECKPOINT_SUFFIX,
     EARLY_SUFFIX,
@@ -25,6 +27,8 @@ from ._layout import (
 from ._ledger import LEDGER_NAME
 from ._records import INDEX_TAG, BlobRef, Image, MalformedError, parse_index, parse_ledger_id, parse_slots
 from ._thread_files import THREADS_NAME, thread_directories
+from ._turn_log import LOG_NAME, LOG_TEMPORARY, TurnLog
+from ._waiting import ticket_number
 from .errors import DamagedCheckpointError, StorageError, UnknownFormatError
 
 
@@ -84,8 +88,10 @@ def _verify_thread(path: str, *, fsync: bool) -> Iterator[Finding]:
                 directory = os.path.join(entry, namespace)
                 if is_component("n", namespace):
                     yield from _verify_namespace(NamespaceFiles(directory, fsync=fsync))
+                elif namespace == INBOX_NAME:
+                    yield from _verify_inbox(directory)
                 else:
-                    yield Finding(directory, "foreign", "is no namespace")
+                    yield from _verify_turns(directory, namespace)
 
 
 def _verify_namespace(files: NamespaceFiles) -> Iterator[Finding]:
@@ -101,6 +107,47 @@ def _verify_namespace(files: NamespaceFiles) -> Iterator[Finding]:
             for entry in sorted(_files.list_directory(directory)):
                 yield from _verify_file(os.path.join(directory, entry), entry, needed)
     yield from _unresolved(files, needed)
+
+
+def _verify_turns(path: str, name: str) -> Iterator[Finding]:
+    """The file of turns by this name: their log, a journal or a ticket; a journal of a dead turn is no orphan."""
+    if name == LOG_NAME:
+        try:
+            damaged = TurnLog(os.path.dirname(path), fsync=False).read().damaged
+        except UnknownFormatError as error:
+            yield Finding(path, "newer", f"has format version {error.version}")
+        else:
+            if damaged:
+                yield Finding(path, "damaged", f"the log of the turns does not check in {damaged} places")
+    elif name == LOG_TEMPORARY:
+        yield Finding(path, "temporary", "a writer died before it was done, or is at it now")
+    elif journal_token(name) is not None:
+        content = read_journal(path)
+        if content is not None and content.damaged:
+            yield Finding(path, "damaged", f"the journal does not check in {len(content.damaged)} places")
+    elif ticket_number(name) is not None:
+        if not _files.is_locked(path) and os.path.exists(path):
+            yield Finding(path, "temporary", "who waited for the thread died")
+    else:
+        yield Finding(path, "foreign", "is no namespace")
+
+
+def _verify_inbox(directory: str) -> Iterator[Finding]:
+    for name in sorted(_files.list_directory(directory)):
+        path = os.path.join(directory, name)
+        if name.endswith(TEMPORARY_SUFFIX):
+            yield Finding(path, "temporary", "a poster died before it was done, or is at it now")
+        elif item_number(name) is None:
+            yield Finding(path, "foreign", "is no item of an inbox")
+        else:
+            try:
+                load_item(path)
+            except UnknownFormatError as error:
+                yield Finding(path, "newer", f"has format version {error.version}")
+            except DamagedCheckpointError as error:
+                yield Finding(path, "damaged", error.reason)
+            except StorageError as error:
+                yield Finding(path, "damaged", f"cannot be read: {error}")
 
 
 def _verify_file(path: str, name: str, needed: dict[str, set[int]]) -> Iterator[Finding]:

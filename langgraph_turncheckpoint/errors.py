@@ -2,8 +2,15 @@
 
     TurnCheckpointError
     ├── InvalidIdError            (ValueError)   an id that cannot name a thread or a checkpoint
+    ├── InvalidMessageError       (ValueError)   what an inbox cannot take
     ├── StaleTurnError                           a newer turn, or a delete, fenced this write out
+    ├── ThreadBusyError                          another turn is running, and was not to be disturbed
     ├── ThreadClosedError                        the thread was closed
+    ├── UnresolvedCallError                      a tool that may have run already was about to run again
+    ├── UnknownPolicyError        (ValueError)   a restart policy that does not exist
+    ├── UnsupportedSaverError     (TypeError)    a checkpointer the guard cannot work with
+    ├── UnsupportedGraphError     (TypeError)    a graph the guard cannot work with
+    ├── MissingExtraError         (ImportError)  an optional package is not installed
     ├── UnserializableValueError  (TypeError)    a value the serializer cannot write
     ├── RefusedValueError         (ValueError)   stored bytes the serializer must not load
     └── StorageError              (OSError)      the disk, the directory or a file in it
@@ -12,6 +19,8 @@
 
     TurnCheckpointWarning (UserWarning)
     ├── DamageWarning             a damaged file was passed over
+    ├── JournalWarning            a journal could not be written; the turn goes on
+    ├── PolicyWarning             a restart policy names a tool that there is not
     ├── LossyTextWarning          the serializer replaced text it cannot encode
     └── UnresolvedTypeWarning     a stored class is gone; its plain data was returned
 
@@ -37,6 +46,17 @@ class InvalidIdError(TurnCheckpointError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.name} {self.value!r:.200} {self.reason}"
+
+
+class InvalidMessageError(TurnCheckpointError, ValueError):
+    """What was posted to an inbox is not one message, or none that can be delivered. Nothing was stored."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"what was posted {self.reason:.1000}"
 
 
 class StaleTurnError(TurnCheckpointError):
@@ -71,6 +91,27 @@ class StaleTurnError(TurnCheckpointError):
         )
 
 
+class ThreadBusyError(TurnCheckpointError):
+    """Another turn is running on the thread, and this one was not to take over. Nothing has changed.
+
+    Attributes:
+        thread_id: The thread.
+        token: The token of the turn that is running, or for which others wait, too.
+        waited: How long this turn has waited for it, in seconds.
+    """
+
+    def __init__(self, thread_id: str, token: int, waited: float = 0.0) -> None:
+        super().__init__(thread_id, token, waited)
+        self.thread_id, self.token, self.waited = thread_id, token, waited
+
+    def __str__(self) -> str:
+        waited = f", also after waiting for {self.waited:.3g} s" if self.waited else ""
+        return (
+            f"thread {self.thread_id!r} is busy with turn {self.token}{waited}. Try again once it has ended; or "
+            "wait for it with multitask_strategy='enqueue', or take over with 'interrupt' or 'rollback'."
+        )
+
+
 class ThreadClosedError(TurnCheckpointError):
     """The thread was closed. Nothing was written; `reopen_thread` admits new turns again."""
 
@@ -80,6 +121,53 @@ class ThreadClosedError(TurnCheckpointError):
 
     def __str__(self) -> str:
         return f"thread {self.thread_id!r} is closed; call reopen_thread({self.thread_id!r}) first"
+
+
+class UnresolvedCallError(TurnCheckpointError):
+    """A tool call that had started in an earlier run was about to run again, and nobody has allowed that.
+
+    The tool did not run. This happens where tools are called by a node the guard cannot look into. Let
+    `TurnGuard.recover` close the call, send a new message, or give the tool the policy "rerun".
+
+    Attributes:
+        thread_id: The thread.
+        call_id: The tool call's id.
+        tool: The tool's name.
+    """
+
+    def __init__(self, thread_id: str, call_id: str, tool: str) -> None:
+        super().__init__(thread_id, call_id, tool)
+        self.thread_id, self.call_id, self.tool = thread_id, call_id, tool
+
+    def __str__(self) -> str:
+        return (
+            f"thread {self.thread_id!r}: the call {self.call_id} to {self.tool!r} had started in an earlier run, "
+            "and its outcome is unknown. It was not run again; call recover() on the thread, send a new message, "
+            'or allow another try with on_restart "rerun".'
+        )
+
+
+class UnknownPolicyError(TurnCheckpointError, ValueError):
+    """A restart policy that does not exist. Nothing was changed."""
+
+    def __init__(self, where: str, policy: object, known: tuple[str, ...]) -> None:
+        super().__init__(where, policy, known)
+        self.where, self.policy, self.known = where, policy, known
+
+    def __str__(self) -> str:
+        return f"{self.where} is {self.policy!r}; use one of {', '.join(map(repr, self.known))}"
+
+
+class UnsupportedSaverError(TurnCheckpointError, TypeError):
+    """A checkpointer the guard cannot work with. Nothing was changed."""
+
+
+class UnsupportedGraphError(TurnCheckpointError, TypeError):
+    """A graph the guard cannot work with. Nothing was changed."""
+
+
+class MissingExtraError(TurnCheckpointError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
 
 
 class UnserializableValueError(TurnCheckpointError, TypeError):
@@ -166,6 +254,14 @@ class TurnCheckpointWarning(UserWarning):
 
 class DamageWarning(TurnCheckpointWarning):
     """A damaged file was passed over; the message names the file and the reason."""
+
+
+class JournalWarning(TurnCheckpointWarning):
+    """A turn's journal could not be written. The turn goes on; after a crash less would be known about it."""
+
+
+class PolicyWarning(TurnCheckpointWarning):
+    """A restart policy names a tool that the graph does not have."""
 
 
 class LossyTextWarning(TurnCheckpointWarning):

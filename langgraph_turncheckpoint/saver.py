@@ -28,14 +28,20 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from typing_extensions import Self
 
 from . import _upkeep
-from ._commits import Target, Turn
+from ._commits import Target
+from ._inbox_files import InboxFiles
 from ._offload import offload
-from ._runs import TURN_KEY, control_of, explicit_token
+from ._open_turn import OpenTurn
+from ._runs import TURN_KEY, control_of, explicit_base, explicit_token
+from ._serde import ValueCodec
 from ._store import Loaded, Store, check_checkpoint_id
-from ._turn import LedgerEvent
+from ._turn import LedgerEvent, check_cause, check_strategy
+from ._turn_log import TurnRecord
+from ._turns import Turn
 from ._upkeep import Stats
 from ._verify import Finding, verify_store
 from .errors import InvalidIdError
+from .inbox import Inbox
 
 #: What a redacted metadata value is stored as.
 REDACTED: Final = "[redacted]"
@@ -122,6 +128,11 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         self._serde = serde
         self._store = self._store.with_serde(serde)
 
+    @property
+    def store(self) -> Store:
+        """What this saver stands on; for other parts of this package."""
+        return self._store
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
 
@@ -203,7 +214,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             if type(conf["checkpoint_id"]) is not str:
                 config = {**config, "configurable": {**conf, "checkpoint_id": checkpoint_id}}
             return _tuple(thread_id, loaded, config)
-        loaded = self._store.latest(thread_id, checkpoint_ns)
+        loaded = self._latest(conf, thread_id, checkpoint_ns)
         if loaded is None:
             return None
         found_id = loaded.checkpoint_id if turn is not None else LatestId(loaded.checkpoint_id, loaded.head_id)
@@ -418,40 +429,110 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         if not channels:
             return {}
         conf = _configurable(config)
-        return self._store.delta_history(_thread_id(conf), _namespace(conf), _checkpoint_id(conf), channels)
+        thread_id, checkpoint_ns, checkpoint_id = _thread_id(conf), _namespace(conf), _checkpoint_id(conf)
+        if checkpoint_id is None and explicit_base(conf, thread_id) is not None:
+            loaded = self._latest(conf, thread_id, checkpoint_ns)
+            if loaded is None:
+                return {channel: {"writes": []} for channel in channels}
+            checkpoint_id = loaded.checkpoint_id
+        return self._store.delta_history(thread_id, checkpoint_ns, checkpoint_id, channels)
 
     # --- turns by hand ---
 
-    def turn(self, config: RunnableConfig) -> OpenTurn:
+    def turn(
+        self, config: RunnableConfig, *, multitask_strategy: str = "interrupt", timeout: float | None = None
+    ) -> OpenTurn:
         """Open a turn on a thread, for as long as a `with` or `async with` block lasts.
 
         Every run with the config that the block gets writes under this one turn, in whatever process;
         whoever held the thread before is fenced out. When the block ends, so does the turn: what has not
-        been written by then is refused, and so is a new run with the block's config.
+        been written by then is refused, and so is a new run with the block's config. How the turn ended is
+        kept in `turns`.
+
+        While the block lasts the thread is busy, for everybody and however many processes there are; a process
+        that dies is busy no more. What a new turn does on a busy thread is said by one of four names:
+
+        - `"interrupt"`: it takes over, and the older turn is fenced out.
+        - `"reject"`: it is refused with `ThreadBusyError`.
+        - `"enqueue"`: it waits until the thread is free, first come, first served.
+        - `"rollback"`: it takes over and starts from the newest checkpoint before the older turn's input. Nothing
+          is deleted, and what the new turn writes becomes the newest. A thread that is not busy is not rolled back.
+
+        Plain runs, without a block, take over from whomever they find, and nobody waits for them: when they end is
+        known to nobody.
 
         Args:
-            config: With the `thread_id`.
+            config: With the `thread_id`. If it carries an open turn of the same thread, the new one continues that.
+            multitask_strategy: What to do on a busy thread.
+            timeout: With `"enqueue"`, how long to wait, in seconds; as long as it takes if `None`.
 
         Returns:
             A context manager that gives the config to run with.
 
         Raises:
-            InvalidIdError: There is no thread id.
-            ThreadClosedError: On entry, the thread is closed.
+            InvalidIdError: There is no thread id, or the config carries the turn of another thread.
+            ValueError: There is no such strategy, or it has no use for a timeout.
+            ThreadBusyError: On entry, the thread is busy, or still is after `timeout`. Nothing has changed.
+            ThreadClosedError: On entry, the thread is closed, or was closed while waiting. Nothing has changed.
 
         Example:
             ```python
-            with saver.turn(config) as turn_config:
+            with saver.turn(config, multitask_strategy="enqueue", timeout=30.0) as turn_config:
                 graph.invoke(first, turn_config)
                 graph.invoke(second, turn_config)
             ```
         """
         conf = _configurable(config)
-        return OpenTurn(self._store, config, _thread_id(conf), _checkpoint_id(conf) or "")
+        thread_id, carried = _thread_id(conf), conf.get(TURN_KEY)
+        if isinstance(carried, Mapping) and carried.get("thread_id") != thread_id:
+            reason = f"is that of another thread than {thread_id!r}; open it with a config from outside that turn"
+            raise InvalidIdError("turn", carried, reason)
+        return OpenTurn(
+            self._store,
+            config,
+            thread_id,
+            base=_checkpoint_id(conf) or "",
+            strategy=check_strategy(multitask_strategy, timeout),
+            timeout=timeout,
+            continues=explicit_token(conf, thread_id) or 0,
+        )
 
-    def cancel_turn(self, thread_id: str) -> None:
-        """Fence out whatever turn is running on a thread. Durable on return; new runs are welcome."""
-        self._store.raise_token(_thread_id({"thread_id": thread_id}), LedgerEvent.CANCEL)
+    def is_busy(self, thread_id: str) -> bool:
+        """Whether a turn whose end is known is running on a thread, in whatever process.
+
+        Such turns are those of `turn`. A turn that has settled is not running, nor is one whose process has died; a
+        process that is only stopped keeps it.
+        """
+        return self._store.is_busy(_thread_id({"thread_id": thread_id}))
+
+    def turns(self, thread_id: str, *, limit: int | None = None) -> builtins.list[TurnRecord]:
+        """What is known of the turns of a thread, newest first.
+
+        Plain runs are listed, too; their state is "unknown", because when they end is known to nobody. Writes outside
+        runs are not. Power loss may take the newest records along, and of a long history only the newest thousand or
+        so are kept.
+
+        Args:
+            thread_id: The thread.
+            limit: At most this many.
+
+        Raises:
+            UnknownFormatError: The log of the turns is of a newer format. It was not touched.
+        """
+        return self._store.turns(_thread_id({"thread_id": thread_id}), limit)
+
+    def cancel_turn(self, thread_id: str, *, reason: str = "unknown") -> None:
+        """Fence out whatever turn is running on a thread. Durable on return; new runs are welcome.
+
+        Args:
+            thread_id: The thread.
+            reason: Why, for the turn's record: "restart", "user", "superseded", "limit", "error" or "unknown".
+
+        Raises:
+            ValueError: There is no such reason. Nothing has changed.
+        """
+        cause = check_cause(reason)
+        self._store.raise_token(_thread_id({"thread_id": thread_id}), LedgerEvent.CANCEL, cause=cause)
 
     def close_thread(self, thread_id: str) -> None:
         """Fence out the running turn and refuse new ones until `reopen_thread`. Reading still works."""
@@ -460,6 +541,25 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
     def reopen_thread(self, thread_id: str) -> None:
         """Admit new turns to a closed thread."""
         self._store.raise_token(_thread_id({"thread_id": thread_id}), LedgerEvent.REOPEN)
+
+    # --- messages for a busy thread ---
+
+    def inbox(self, thread_id: str) -> Inbox:
+        """The inbox of a thread: messages posted there wait, durably, until somebody delivers them.
+
+        Nothing is read or written by this call, and the thread need not exist.
+
+        Raises:
+            InvalidIdError: The id cannot name a thread.
+
+        Example:
+            ```python
+            message_id = saver.inbox("1").post("and bring milk")
+            ```
+        """
+        thread_id, store = _thread_id({"thread_id": thread_id}), self._store
+        files = InboxFiles(store.thread(thread_id), fsync=store.fsync)
+        return Inbox(thread_id, files, ValueCodec(self._serde), strict=store.strict)
 
     # --- overview ---
 
@@ -536,9 +636,17 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """Async twin of `get_delta_channel_history`."""
         return await offload(self.get_delta_channel_history, config=config, channels=channels)
 
-    async def acancel_turn(self, thread_id: str) -> None:
+    async def ais_busy(self, thread_id: str) -> bool:
+        """Async twin of `is_busy`."""
+        return await offload(self.is_busy, thread_id)
+
+    async def aturns(self, thread_id: str, *, limit: int | None = None) -> builtins.list[TurnRecord]:
+        """Async twin of `turns`."""
+        return await offload(self.turns, thread_id, limit=limit)
+
+    async def acancel_turn(self, thread_id: str, *, reason: str = "unknown") -> None:
         """Async twin of `cancel_turn`."""
-        await offload(self.cancel_turn, thread_id)
+        await offload(self.cancel_turn, thread_id, reason=reason)
 
     async def aclose_thread(self, thread_id: str) -> None:
         """Async twin of `close_thread`."""
@@ -560,41 +668,16 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """Async twin of `verify`."""
         return await offload(self.verify)
 
+    def _latest(self, conf: Mapping[str, Any], thread_id: str, checkpoint_ns: str) -> Loaded | None:
+        base = explicit_base(conf, thread_id)
+        return self._store.latest(thread_id, checkpoint_ns, token=explicit_token(conf, thread_id) or 0, base=base)
+
     def _turn(self, conf: Mapping[str, Any], thread_id: str, *, base: str) -> Turn | None:
         token = explicit_token(conf, thread_id)
         if token is not None:
             return self._store.explicit_turn(thread_id, token)
         control = control_of(conf)
         return None if control is None else self._store.run_turn(control, thread_id, base=base)
-
-
-class OpenTurn:
-    """A turn on a thread while a `with` or `async with` block lasts. Made by `TurnCheckpointSaver.turn`."""
-
-    def __init__(self, store: Store, config: RunnableConfig, thread_id: str, base: str) -> None:
-        self._store, self._config, self._thread_id, self._base = store, config, thread_id, base
-        self._turn: Turn | None = None
-
-    @property
-    def token(self) -> int:
-        """The token the turn holds; 0 before it is opened."""
-        return 0 if self._turn is None else self._turn.token
-
-    def __enter__(self) -> RunnableConfig:
-        self._turn = self._store.open_turn(self._thread_id, base=self._base)
-        carried = {"thread_id": self._thread_id, "token": self._turn.token}
-        conf = {**self._config.get("configurable", {}), TURN_KEY: carried}
-        return cast(RunnableConfig, {**self._config, "configurable": conf})
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._turn is not None:
-            self._store.settle_turn(self._thread_id, self._turn)
-
-    async def __aenter__(self) -> RunnableConfig:
-        return await offload(self.__enter__)
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await offload(self.__exit__)
 
 
 def _configurable(config: RunnableConfig | object) -> Mapping[str, Any]:

@@ -101,7 +101,8 @@ def substituted(calls: SystemCalls) -> Iterator[SystemCalls]:
         real_fcntl.flock(fd, operation)
 
     _files.os = calls
-    _files.fcntl = SimpleNamespace(flock=flock, LOCK_EX=real_fcntl.LOCK_EX, LOCK_UN=real_fcntl.LOCK_UN)
+    modes = {name: getattr(real_fcntl, name) for name in ("LOCK_EX", "LOCK_NB", "LOCK_SH", "LOCK_UN")}
+    _files.fcntl = SimpleNamespace(flock=flock, **modes)
     try:
         yield calls
     finally:

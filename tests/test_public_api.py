@@ -11,9 +11,10 @@ import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 import langgraph_turncheckpoint
-from langgraph_turncheckpoint import TurnCheckpointSaver, errors
+from langgraph_turncheckpoint import Inbox, TurnCheckpointSaver, errors
 
 if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
     from langchain_core.runnables import RunnableConfig
 
     async def type_checkers_accept(saver: TurnCheckpointSaver, config: RunnableConfig) -> None:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
         saver.cancel_turn("1")
         saver.close_thread("1")
         saver.reopen_thread("1")
+        inbox: Inbox = saver.inbox("1")
+        waiting: list[BaseMessage] = inbox.pending() + await inbox.apending()
+        count: int = inbox.acknowledge([inbox.post("text")]) + await inbox.aacknowledge([await inbox.apost(waiting[0])])
+        assert count == inbox.clear() + await inbox.aclear()
 
 
 def test_all_is_sorted_and_can_be_imported():
@@ -53,7 +58,7 @@ def test_every_public_method_has_a_docstring():
 
 
 def test_every_method_that_touches_the_disk_has_an_async_twin_with_the_same_parameters():
-    alone = {"close", "with_allowlist", "get_next_version", "turn"}
+    alone = {"close", "with_allowlist", "get_next_version", "inbox", "turn"}
     methods = {n: m for n, m in vars(TurnCheckpointSaver).items() if inspect.isfunction(m) and not n.startswith("_")}
     twins = {name for name in methods if name.startswith("a") and name[1:] in methods}
     assert {f"a{name}" for name in methods.keys() - twins - alone} == twins

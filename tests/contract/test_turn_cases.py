@@ -1102,11 +1102,11 @@ class Recorded:
 
 
 def is_of_a_checkpoint(name: str, path: str) -> bool:
-    return name == "write" and f"{os.sep}g-" in path
+    return name == "write" and f"{os.sep}n-" in path  # the log of the turns protects nothing
 
 
 def is_of_a_new_checkpoint(name: str, path: str) -> bool:
-    return name == "write" and path.endswith(".tmp")
+    return is_of_a_checkpoint(name, path) and path.endswith(".tmp")
 
 
 def take_a_run(saver: TurnCheckpointSaver, at: Any) -> None:

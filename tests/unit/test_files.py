@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import threading
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -31,10 +33,22 @@ def lock_and_write(path):
         file.sync()
 
 
+def hold_and_append(path):
+    path.unlink(missing_ok=True)
+    held = _files.HeldFile.create(str(path))
+    try:
+        held.append(NEW, fsync=True)
+    finally:
+        held.close()
+
+
 OPERATIONS = {
     "replace_file": replace,
     "append_file": append,
     "LockedFile": lock_and_write,
+    "HeldFile": hold_and_append,
+    "is_locked": lambda path: _files.is_locked(str(path)),
+    "read_ends": lambda path: _files.read_ends(str(path), head=3, tail=3),
     "read_file": lambda path: _files.read_file(str(path)),
     "list_directory": lambda path: _files.list_directory(str(path.parent)),
     "check_directory": lambda path: _files.check_directory(str(path.parent)),
@@ -340,6 +354,107 @@ def test_no_descriptor_is_left_open_by_any_failure(tmp_path):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_held_file_is_locked_until_it_is_closed(path):
+    new = str(path.parent / "held")
+    assert not _files.is_locked(new)
+    held = _files.HeldFile.create(new)
+    assert [_files.is_locked(new) for _ in range(3)] == [True] * 3
+    held.close()
+    assert not _files.is_locked(new)
+    held.close()
+
+
+def test_nobody_can_make_a_held_file_that_is_there(path):
+    with pytest.raises(StorageError) as caught:
+        _files.HeldFile.create(str(path))
+    assert caught.value.errno == errno.EEXIST
+    assert path.read_bytes() == OLD
+    assert not _files.is_locked(str(path))
+
+
+def test_a_held_file_that_nobody_refers_to_is_free(path):
+    new = str(path.parent / "held")
+    held = _files.HeldFile.create(new)
+    del held
+    gc.collect()
+    assert not _files.is_locked(new)
+
+
+def test_asking_disturbs_neither_the_holder_nor_others_who_ask(path):
+    """Sixteen who ask at once never take each other for a holder."""
+    new, start, seen = str(path.parent / "held"), threading.Barrier(16), []
+    _files.HeldFile.create(new).close()
+
+    def ask():
+        start.wait(30)
+        seen.extend(_files.is_locked(new) for _ in range(200))
+
+    threads = [threading.Thread(target=ask) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert set(seen) == {False}
+    assert len(seen) == 16 * 200
+
+
+@pytest.mark.parametrize("fault", [once, lasting])
+@pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
+def test_an_append_to_a_held_file_that_fails_anywhere_can_be_repeated(code, fault, tmp_path):
+    names = calls_of(lambda: hold_and_append(tmp_path / "rehearsal"))
+    for position in range(len(names)):
+        path = tmp_path / f"{position}-{fault.__name__}-{code}"
+        held = _files.HeldFile.create(str(path))
+        held.append(OLD, fsync=False)
+        failed, told = False, (code, str(path))
+        with substituted(SystemCalls(fault(position, code), write_at_most=len(NEW) - 2)):
+            try:
+                held.append(NEW, fsync=True)
+            except StorageError as error:
+                failed, told = True, (error.errno, error.filename)
+        assert told == (code, str(path))
+        assert path.read_bytes() in {OLD if failed else OLD + NEW, OLD + NEW[: len(NEW) - 2]}
+        if failed:
+            assert held.append(NEW, fsync=True)
+        assert path.read_bytes() == OLD + NEW
+        held.close()
+        assert not held.append(NEW, fsync=True)
+        assert path.read_bytes() == OLD + NEW
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_neither_keeps_nor_writes_what_its_parent_holds(path):
+    new = str(path.parent / "held")
+    held = _files.HeldFile.create(new)
+    forked, ended = os.pipe(), os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads about
+        child = os.fork()
+    if child == 0:
+        wrote = held.is_open or held.append(NEW, fsync=False)
+        held.close()
+        os.write(forked[1], b"1" if wrote or not _files.is_locked(new) else b"0")
+        os.read(ended[0], 1)
+        os._exit(0)
+    try:
+        assert os.read(forked[0], 1) == b"0"
+        assert held.append(OLD, fsync=False)
+        held.close()
+        assert not _files.is_locked(new)  # the child is still there
+    finally:
+        os.write(ended[1], b"x")
+        os.waitpid(child, 0)
+    with open(new, "rb") as file:
+        assert file.read() == OLD
+
+
+def test_the_ends_of_a_file_may_overlap(path):
+    size = len(OLD)
+    assert _files.read_ends(str(path), head=3, tail=4) == (size, OLD[:3], OLD[-4:])
+    assert _files.read_ends(str(path), head=100, tail=100) == (size, OLD, OLD)
+    assert _files.read_ends(str(path.parent / "gone"), head=1, tail=1) is None
+
+
 # --- other systems, through their modules ---
 
 
@@ -403,7 +518,7 @@ def test_a_system_without_fdatasync_uses_fsync(monkeypatch, path):
 class FakeMsvcrt:
     """`msvcrt.locking` with its byte locks, its ten-second patience cut to one attempt."""
 
-    LK_LOCK, LK_UNLCK = 1, 0
+    LK_LOCK, LK_NBLCK, LK_UNLCK = 1, 2, 0
 
     def __init__(self):
         self.held = {}
@@ -417,6 +532,10 @@ class FakeMsvcrt:
             if self.refusals:
                 self.refusals -= 1
                 raise OSError(errno.EDEADLK, "resource deadlock avoided")
+            self.held[fd] = offset
+        elif mode == self.LK_NBLCK:
+            if self.held:  # the one file that these tests lock
+                raise OSError(errno.EACCES, "permission denied")
             self.held[fd] = offset
         else:
             assert self.held.pop(fd) == offset
@@ -450,6 +569,20 @@ def test_windows_locks_one_byte_that_no_data_uses_and_unlocks_it(windows, path):
     assert lock[1:] == unlock[1:]
     assert lock[1] > 1 << 30
     assert lock[2] == 1
+
+
+def test_windows_tells_a_held_file_from_a_free_one_and_leaves_both_as_they_are(windows, path):
+    new = str(path.parent / "held")
+    held = _files.HeldFile.create(new)
+    held.append(NEW, fsync=True)
+    before = dict(windows.msvcrt.held)
+    assert _files.is_locked(new)
+    assert windows.msvcrt.held == before
+    held.close()
+    assert windows.msvcrt.held == {}
+    assert not _files.is_locked(new)
+    assert windows.msvcrt.held == {}
+    assert {offset for _, offset, _ in windows.msvcrt.calls} == {_files._LOCK_BYTE}
 
 
 def test_windows_waits_on_for_a_lock_after_the_system_gave_up(windows, path):

@@ -20,7 +20,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command, Send, StateUpdate, interrupt
 from typing_extensions import TypedDict
 
-from langgraph_turncheckpoint import TurnCheckpointSaver
+from langgraph_turncheckpoint import TurnCheckpointSaver, _turns
 from langgraph_turncheckpoint._runs import (
     RUNS_KEPT,
     TURN_KEY,
@@ -273,16 +273,15 @@ def test_sixteen_threads_that_race_for_the_first_contact_share_one_turn(tmp_path
 def test_a_first_contact_that_failed_is_made_again(tmp_path, monkeypatch):
     """An interrupted or refused opening leaves no half turn behind."""
     saver, control = TurnCheckpointSaver(tmp_path), Control()
-    commits = saver._store._shared.commits
-    real = commits.open_turn
+    real = _turns.open_run
 
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commits, "open_turn", fail)
+    monkeypatch.setattr(_turns, "open_run", fail)
     with pytest.raises(KeyboardInterrupt):
         saver._store.run_turn(control, "main", base="")
-    monkeypatch.setattr(commits, "open_turn", real)
+    monkeypatch.setattr(_turns, "open_run", real)
     assert saver._store.run_turn(control, "main", base="").token == 1
 
 

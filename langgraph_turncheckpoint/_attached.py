@@ -1,0 +1,420 @@
+"""A guarded copy of a compiled graph, and one run of it: the turn is opened before the run reads its thread, and
+settled when the run ends, however that is. What is put in order in between is not decided here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from types import MethodType
+from typing import Any, Final, TypeVar, cast
+from uuid import uuid4
+
+from langchain_core.messages import BaseMessage, convert_to_messages
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel import Pregel
+from langgraph.runtime import RunControl
+from langgraph.types import Command
+
+from ._evidence import anchor_of
+from ._guard_core import CHECKPOINTER_KEY, GuardCore
+from ._histories import is_healthy
+from ._offload import offload
+from ._open_turn import OpenTurn
+from ._pending import INTERRUPT
+from ._recovery import NULL_TASK_ID, Recovery, RecoveryReport, Steps, arun_steps, run_steps
+from ._running import RunningTurn
+from ._runs import TURN_KEY, explicit_token
+from ._tool_gate import aguarded_call, guarded_call
+from ._watched_saver import WatchedSaver
+from .errors import InvalidIdError, UnsupportedGraphError, UnsupportedSaverError
+from .inbox import undelivered
+from .saver import TurnCheckpointSaver
+
+GraphT = TypeVar("GraphT", bound=Pregel[Any, Any, Any, Any])
+
+#: In the configurable of a graph that runs as a task of another one.
+TASK_KEY: Final = "__pregel_task_id"
+
+
+def attached(core: GuardCore, graph: GraphT) -> GraphT:
+    """A guarded copy of a graph; see `TurnGuard.attach`."""
+    given: Any = graph
+    if isinstance(given, GuardedGraph):
+        if given.guard_core is core:
+            return graph
+        raise UnsupportedGraphError("the graph is attached to another guard already; attach the original graph")
+    if not isinstance(given, Pregel):
+        raise UnsupportedGraphError(f"attach takes a compiled graph, not {type(given).__name__}; call compile() first")
+    _check_saver(core, graph)
+    gated = _gated(core, graph)
+    name = f"Guarded{type(graph).__name__}"
+    # Only the class can carry these: a graph's attributes are the arguments of its next copy.
+    members = {"guard_core": core, "unguarded": gated, "__doc__": type(graph).__doc__}
+    guarded_class = type(name, (GuardedGraph, type(graph)), members)
+    attributes = {name: value for name, value in vars(gated).items() if name != "__orig_class__"}
+    return cast(GraphT, guarded_class(**attributes))
+
+
+def _check_saver(core: GuardCore, graph: Pregel[Any, Any, Any, Any]) -> None:
+    saver = graph.checkpointer
+    if not isinstance(saver, BaseCheckpointSaver):
+        raise UnsupportedGraphError("the graph saves nothing; compile it with checkpointer=...")
+    same = saver is core.saver
+    if isinstance(saver, TurnCheckpointSaver) and isinstance(core.saver, TurnCheckpointSaver):
+        same = saver.path == core.saver.path
+    elif type(saver) is type(core.saver):
+        same = same or getattr(saver, "conn", saver) is getattr(core.saver, "conn", core.saver)
+    if not same:
+        raise UnsupportedSaverError(
+            f"the graph saves to {saver!r}, and the guard was made for {core.saver!r}; give both the same saver"
+        )
+
+
+def _gated(core: GuardCore, graph: GraphT) -> GraphT:
+    """A copy whose tool nodes ask the guard before each tool, in subgraphs, too."""
+    nodes = dict(graph.nodes)
+    for name, node in graph.nodes.items():
+        bound = node.bound
+        if isinstance(bound, ToolNode):
+            core.policies.check_names(bound.tools_by_name.values())
+            for tool in bound.tools_by_name.values():
+                core.policies.of(tool.name, tool.metadata)
+            nodes[name] = node.copy({"bound": _gated_tools(core, bound)})
+        elif isinstance(bound, Pregel):
+            nodes[name] = node.copy({"bound": _gated(core, bound)})
+    return graph.copy({"nodes": nodes})
+
+
+def _gated_tools(core: GuardCore, node: ToolNode) -> ToolNode:
+    """A copy of a tool node with the guard outermost. A test fails when LangGraph renames what is set here."""
+    inner, ainner = node._wrap_tool_call, node._awrap_tool_call  # noqa: SLF001 - nothing public sets them later
+
+    def wrap(request: Any, execute: Any) -> Any:
+        around = execute if inner is None else lambda r: inner(r, execute)
+        return guarded_call(core, request, around)
+
+    async def awrap(request: Any, execute: Any) -> Any:
+        async def around(r: Any) -> Any:
+            if ainner is not None:
+                return await ainner(r, execute)
+            return await execute(r)
+
+        return await aguarded_call(core, request, around)
+
+    gated = copy.copy(node)
+    for name in ("func", "afunc"):
+        method = getattr(node, name)
+        if getattr(method, "__self__", None) is node:
+            setattr(gated, name, MethodType(method.__func__, gated))
+    gated._wrap_tool_call, gated._awrap_tool_call = wrap, awrap  # noqa: SLF001
+    return gated
+
+
+def gated_nodes(graph: Pregel[Any, Any, Any, Any]) -> set[str]:
+    """The nodes that ask the guard, or hold a graph whose nodes do."""
+    return {name for name, node in graph.nodes.items() if isinstance(node.bound, (ToolNode, Pregel))}
+
+
+class GuardedGraph:
+    """What a guarded graph does otherwise than the graph it is a copy of: its runs have a turn."""
+
+    guard_core: GuardCore
+    unguarded: Pregel[Any, Any, Any, Any]
+    config: Any
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:  # noqa: A002 - LangGraph's name
+        """As the graph's own; `invoke` comes here, too."""
+        run = _run_of(self, input, config, kwargs)
+        parent = cast(Any, super())
+        if run is None:
+            yield from parent.stream(input, config, **kwargs)
+            return
+        with run, contextlib.closing(parent.stream(run.input, run.config, **kwargs, control=run.control)) as chunks:
+            yield from chunks
+
+    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:  # noqa: A002 - LangGraph's name
+        """As the graph's own; `ainvoke` comes here, too."""
+        run = _run_of(self, input, config, kwargs)
+        parent = cast(Any, super())
+        if run is None:
+            async for chunk in parent.astream(input, config, **kwargs):
+                yield chunk
+            return
+        async with run:
+            running = parent.astream(run.input, run.config, **kwargs, control=run.control)
+            async with contextlib.aclosing(running) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+
+def _run_of(
+    graph: GuardedGraph, given: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
+) -> GuardedRun | None:
+    merged = ensure_config(merge_configs(graph.config, config))
+    conf = merged["configurable"]
+    if conf.get("thread_id") is None or TASK_KEY in conf or conf.get("checkpoint_ns"):
+        return None  # nothing is saved, or the run around this one has the turn
+    control = kwargs.pop("control", None) or RunControl()
+    return GuardedRun(graph, given, config, merged, control)
+
+
+class GuardedRun:
+    """One run of a guarded graph, as a (async) context manager."""
+
+    def __init__(
+        self,
+        graph: GuardedGraph,
+        given: Any,
+        config: RunnableConfig | None,
+        merged: RunnableConfig,
+        control: RunControl,
+    ) -> None:
+        self._graph, self._core = graph.unguarded, graph.guard_core
+        self._given, self._merged, self.control = given, merged, control
+        self.input, self.config = given, config
+        self._continues = given is None or isinstance(given, Command)
+        self._open: OpenTurn | None = None
+        self._messages: list[Any] | None = None
+        self._running: RunningTurn | None = None
+
+    def __enter__(self) -> None:
+        self._open = self._turn()
+        turned = self._merged if self._open is None else self._open.__enter__()
+        try:
+            self._begin(turned)
+        except BaseException as error:
+            if self._open is not None:
+                self._open.__exit__(type(error), error, None)
+            raise
+
+    async def __aenter__(self) -> None:
+        self._open = self._turn()
+        turned = self._merged if self._open is None else await self._open.__aenter__()
+        try:
+            await offload(self._begin, turned)
+        except BaseException as error:
+            if self._open is not None:
+                await self._open.__aexit__(type(error), error, None)
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._end(error)
+
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        await offload(self._end, error)
+
+    # --- beginning ---
+
+    def _turn(self) -> OpenTurn | None:
+        """A turn of the run's own, unless its config carries one."""
+        conf = self._merged["configurable"]
+        carried = conf.get(TURN_KEY)
+        if isinstance(carried, Mapping):
+            if carried.get("thread_id") != str(conf["thread_id"]):
+                reason = f"is that of another thread than {conf['thread_id']!r}; open one for this thread"
+                raise InvalidIdError("turn", dict(carried), reason)
+            return None
+        return self._core.home.turn(
+            cast(RunnableConfig, {"configurable": dict(conf)}),
+            multitask_strategy=self._core.strategy,
+            timeout=self._core.timeout,
+        )
+
+    def _begin(self, turned: RunnableConfig) -> None:
+        core, conf = self._core, turned["configurable"]
+        thread_id = str(conf["thread_id"])
+        token = explicit_token(conf, thread_id)
+        assert token is not None
+        turn = core.home.store.explicit_turn(thread_id, token)
+        core.home.store.check_turn(thread_id, turn)
+        self._running, _ = core.running(thread_id, turn, self.control)
+        self._plain = cast(RunnableConfig, {"configurable": {"thread_id": thread_id, TURN_KEY: conf[TURN_KEY]}})
+        watched = WatchedSaver(
+            cast("BaseCheckpointSaver[Any]", self._graph.checkpointer),
+            self._running,
+            messages_key=core.rules.messages_key,
+            inbox=core.home.inbox(thread_id),
+            recover=self._recover,
+            arecover=self._arecover,
+            checks=not core.knows_turns,
+        )
+        added = {TURN_KEY: conf[TURN_KEY], CHECKPOINTER_KEY: watched}
+        if not core.knows_turns and turn.base is not None:
+            added |= self._rolled_back(turn.base)
+        own: RunnableConfig = {"configurable": added, "callbacks": [self._running.recorder]}
+        self.config = merge_configs(self.config, own)
+        if not self._continues:
+            self.input, self._messages = _with_messages(self._given, self._graph, core.rules.messages_key)
+
+    def _rolled_back(self, base: str) -> dict[str, Any]:
+        if not base:
+            raise UnsupportedSaverError(
+                "nothing can be rolled back to before a thread's first checkpoint with this saver; "
+                "use a TurnCheckpointSaver, or delete the thread"
+            )
+        return {"checkpoint_id": base}
+
+    # --- the run's first look at its thread ---
+
+    def _recover(self, saved: CheckpointTuple | None) -> bool:
+        steps = self._steps(saved)
+        changed = steps is not None and run_steps(steps, self._graph).changed
+        history = self._history(saved)
+        if changed or history is None:
+            history = self._values(self._graph.get_state(self._plain).values)
+        self._started(history)
+        return changed
+
+    async def _arecover(self, saved: CheckpointTuple | None) -> bool:
+        steps = await offload(self._steps, saved)
+        changed = steps is not None and (await arun_steps(steps, self._graph)).changed
+        history = self._history(saved)
+        if changed or history is None:
+            history = self._values((await self._graph.aget_state(self._plain)).values)
+        await offload(self._started, history)
+        return changed
+
+    def _steps(self, saved: CheckpointTuple | None) -> Steps | None:
+        """What there is to do, if the checkpoint and the journals do not show that all is well."""
+        running, rules = self._running, self._core.rules
+        assert running is not None
+        pending = [] if saved is None else saved.pending_writes or []
+        recovery = Recovery(self._graph, self._plain, running, rules=rules, gated=gated_nodes(self._graph))
+        history = self._history(saved)
+        for message in history or ():
+            if isinstance(message, BaseMessage) and message.type == "ai":
+                running.know(message)  # type: ignore[arg-type]
+        if self._continues:
+            is_cut_off = any(w[0] == NULL_TASK_ID and w[1] == rules.messages_key for w in pending)
+            if is_cut_off and isinstance(self._given, Command):
+                is_cut_off = False  # its own writes
+            if running.earlier.is_empty and not is_cut_off:
+                return None
+            return recovery.before_continuing(is_cut_off=is_cut_off)
+        is_quiet = running.earlier.is_empty and not any(w[1] != INTERRUPT for w in pending)
+        if is_quiet and history is not None and is_healthy(history, unanswered=rules.unanswered):
+            return None
+        return recovery.before_new_message()
+
+    def _history(self, saved: CheckpointTuple | None) -> list[Any] | None:
+        """The messages in a checkpoint; `None` where they are not all in it."""
+        key = self._core.rules.messages_key
+        if isinstance(self._graph.channels.get(key), DeltaChannel):
+            return None
+        return [] if saved is None else self._values(saved.checkpoint["channel_values"])
+
+    def _values(self, values: Any) -> list[Any]:
+        found = values.get(self._core.rules.messages_key) if isinstance(values, Mapping) else None
+        return list(found) if isinstance(found, (list, tuple)) else []
+
+    def _started(self, history: list[Any]) -> None:
+        """What the run starts from is known now: its own messages, and those that waited, come behind it."""
+        running = self._running
+        assert running is not None
+        running.history_length = len(history)
+        if self._messages is None:
+            return
+        waiting = undelivered(self._core.home.inbox(running.thread_id).pending(), history)
+        # LangGraph has not read the list yet; it is this run's own.
+        self._messages[:0] = waiting
+        running.handed_on(str(message.id) for message in waiting)
+        fresh = [m for m in self._messages if isinstance(m, BaseMessage) and m.type != "remove"]
+        after = anchor_of(history)
+        if all(m.id for m in fresh) and (after is not None or not history):
+            running.prompt(after, fresh)
+
+    # --- the end ---
+
+    def _end(self, error: BaseException | None) -> None:
+        running = self._running
+        if running is None:
+            return
+        state, cause = self._core.end_of_run(running, error)
+        if self._open is None:
+            self._core.forget(running, is_over=False)
+            return
+        try:
+            self._open.settle(state, cause)
+        finally:
+            self._core.forget(running, is_over=True, completed=state == "completed")
+
+
+def _with_messages(given: Any, graph: Pregel[Any, Any, Any, Any], key: str) -> tuple[Any, list[Any] | None]:
+    """The input with a list of messages of its own, each with an id; `None` where it has no such list."""
+    found = given.get(key) if isinstance(given, Mapping) else getattr(given, key, None)
+    if found is None or isinstance(found, Mapping):
+        return given, None
+    several = list(found) if isinstance(found, list) else [found]
+    if key in graph.channels and (isinstance(graph.channels[key], DeltaChannel) or _adds_messages(graph.channels[key])):
+        try:
+            several = list(convert_to_messages(several))
+        except (ValueError, TypeError, NotImplementedError):
+            return given, None  # LangGraph will say what is wrong
+    elif not isinstance(found, list):
+        return given, None
+    for message in several:
+        if isinstance(message, BaseMessage) and message.id is None:
+            message.id = str(uuid4())  # LangGraph does the same, a little later
+    if isinstance(given, Mapping):
+        return {**given, key: several}, several
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        return dataclasses.replace(given, **{key: several}), several
+    if hasattr(given, "model_copy"):
+        return given.model_copy(update={key: several}), several
+    return given, None
+
+
+def _adds_messages(channel: Any) -> bool:
+    operator = getattr(channel, "operator", None)
+    function = getattr(operator, "func", operator)
+    return "add_messages" in getattr(function, "__name__", "")
+
+
+# --- by hand ---
+
+
+def recover_by_hand(core: GuardCore, graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> RecoveryReport:
+    """See `TurnGuard.recover`."""
+    run = _by_hand(core, graph, config)
+    with run:
+        return run_steps(run.everything(), run.graph)
+
+
+async def arecover_by_hand(
+    core: GuardCore, graph: Pregel[Any, Any, Any, Any], config: RunnableConfig
+) -> RecoveryReport:
+    """Async twin of `recover_by_hand`."""
+    run = _by_hand(core, graph, config)
+    async with run:
+        return await arun_steps(run.everything(), run.graph)
+
+
+def _by_hand(core: GuardCore, graph: Any, config: RunnableConfig) -> _RunByHand:
+    guarded = attached(core, graph)
+    merged = ensure_config(merge_configs(guarded.config, config))
+    if merged["configurable"].get("thread_id") is None:
+        raise InvalidIdError("thread_id", None, "is missing")
+    return _RunByHand(guarded, {}, None, merged, RunControl())
+
+
+class _RunByHand(GuardedRun):
+    """A turn in which nothing but a recovery happens."""
+
+    @property
+    def graph(self) -> Pregel[Any, Any, Any, Any]:
+        return self._graph
+
+    def everything(self) -> Steps:
+        """Whatever there is to close."""
+        assert self._running is not None
+        gated: Collection[str] = gated_nodes(self._graph)
+        return Recovery(
+            self._graph, self._plain, self._running, rules=self._core.rules, gated=gated
+        ).before_new_message()

@@ -1,0 +1,226 @@
+"""What all ways into the guard share: which turn a call belongs to, who records it, and what happens when its run
+ends. What is decided about tools and histories is not here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from . import _files
+from ._finalize import Policy
+from ._journal import is_live, journal_path, journal_tokens
+from ._open_turn import end_of
+from ._policies import Policies
+from ._recorder import RunRecorder, graph_namespace
+from ._recovery import Rules
+from ._run_ends import run_ends
+from ._running import RunningTurn
+from ._runs import control_of, explicit_token
+from ._turn import Cause, Strategy, TurnState
+from ._turns import Turn
+from .errors import InvalidIdError, StorageError
+from .saver import TurnCheckpointSaver
+
+#: Where LangGraph puts the checkpointer of a run.
+CHECKPOINTER_KEY: Final = "__pregel_checkpointer"
+
+
+class GuardCore:
+    """A guard without its ways in.
+
+    Args:
+        saver: The graph's checkpointer.
+        home: Where turns, journals and inboxes are; the saver itself, if it knows turns.
+        policies: What to do about tools that had started.
+        rules: How histories are finalized.
+        strategy: What a run does on a busy thread.
+        timeout: How long it waits, in seconds.
+    """
+
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver[Any],
+        home: TurnCheckpointSaver,
+        *,
+        policies: Policies,
+        rules: Rules,
+        strategy: Strategy,
+        timeout: float | None,
+    ) -> None:
+        self.saver, self.home, self.policies, self.rules = saver, home, policies, rules
+        self.strategy, self.timeout = strategy, timeout
+        self._lock = threading.Lock()
+        self._live: dict[tuple[str, int], RunningTurn] = {}
+        _cores.add(self)
+
+    @property
+    def knows_turns(self) -> bool:
+        """Whether the saver itself refuses the writes of older turns."""
+        return self.home is self.saver
+
+    def reset(self) -> None:
+        """In a forked child: the turns are its parent's."""
+        self._lock = threading.Lock()
+        self._live.clear()
+
+    def history(self, state: Any) -> Sequence[Any]:
+        """The messages in a state of any shape."""
+        if isinstance(state, Mapping):
+            found = state.get(self.rules.messages_key)
+        elif isinstance(state, list):
+            found = state
+        else:
+            found = getattr(state, self.rules.messages_key, None)
+        return found if isinstance(found, (list, tuple)) else ()
+
+    def policy_of(self, request: Any) -> Policy:
+        """The policy of the tool that a request of a `ToolNode` is for."""
+        tools = getattr(request.runtime, "tools", None)
+        if tools:
+            self.policies.check_names(tools)
+        return self.policies.of(str(request.tool_call["name"]), getattr(request.tool, "metadata", None))
+
+    def contact(self, config: RunnableConfig) -> RunningTurn | None:
+        """The turn that a node's config belongs to; `None` where nothing is saved.
+
+        Raises:
+            StaleTurnError, ThreadClosedError: The turn is over.
+        """
+        conf = config.get("configurable") or {}
+        if conf.get("thread_id") is None or not conf.get(CHECKPOINTER_KEY):
+            return None
+        thread_id, control = str(conf["thread_id"]), control_of(conf)
+        token = explicit_token(conf, thread_id)
+        store = self.home.store
+        if token is not None:
+            turn = store.explicit_turn(thread_id, token)
+        elif control is not None:
+            turn = store.run_turn(control, thread_id, base="")
+        else:
+            return None
+        running, is_new_run = self.running(thread_id, turn, control)
+        if is_new_run:
+            manager = config.get("callbacks")
+            parent = manager.parent_run_id if isinstance(manager, BaseCallbackManager) else None
+            is_explicit = token is not None
+
+            def ended(error: BaseException | None, paused: bool) -> None:
+                self._run_ended(running, control, error, paused=paused, is_explicit=is_explicit)
+
+            run_ends().listen(parent, ended)
+        return running
+
+    def running(self, thread_id: str, turn: Turn, control: object) -> tuple[RunningTurn, bool]:
+        """What the guard knows of a live turn, and whether a run begins with this call.
+
+        Raises:
+            StaleTurnError, ThreadClosedError: The turn is over.
+        """
+        with self._lock:
+            running = self._live.get((thread_id, turn.token))
+            if running is None:
+                if turn.journal is None:
+                    self._mark(thread_id, turn)
+                running = self._live[thread_id, turn.token] = RunningTurn(self.home.store, thread_id, turn)
+            is_new = running.control is not control or control is None
+            if is_new:
+                running.begin_run(control)
+                running.recorder = RunRecorder(running, self.policies.of)
+            return running, is_new
+
+    def _mark(self, thread_id: str, turn: Turn) -> None:
+        try:
+            self.home.store.mark_run(thread_id, turn)
+        except StorageError as error:
+            if error.errno != errno.EEXIST:
+                raise
+            reason = "was opened in another process; open it with saver.turn where its guarded graph runs"
+            raise InvalidIdError("turn", turn.token, reason) from error
+
+    def record_into(self, config: RunnableConfig, running: RunningTurn) -> None:
+        """Let the recorder see what is called with a config."""
+        callbacks = config.get("callbacks")
+        recorder = running.recorder
+        if isinstance(callbacks, BaseCallbackManager):
+            if not any(isinstance(handler, RunRecorder) for handler in callbacks.handlers):
+                callbacks.add_handler(recorder, inherit=True)
+        elif not any(isinstance(handler, RunRecorder) for handler in callbacks or ()):
+            config["callbacks"] = [*(callbacks or ()), recorder]
+
+    def node_config(self, config: RunnableConfig) -> RunnableConfig:
+        """Thread and namespace of the graph that a node is in."""
+        conf = config["configurable"]
+        checkpoint_ns = graph_namespace(conf.get("checkpoint_ns") or "")
+        return {"configurable": {"thread_id": conf["thread_id"], "checkpoint_ns": checkpoint_ns}}
+
+    def _run_ended(
+        self, running: RunningTurn, control: object, error: BaseException | None, *, paused: bool, is_explicit: bool
+    ) -> None:
+        """A run that the guard only saw from inside is over."""
+        if running.control is not control:
+            return
+        running.is_paused = running.is_paused or paused
+        state, cause = self.end_of_run(running, error)
+        if is_explicit:
+            self.forget(running, is_over=False)
+            return
+        try:
+            self.home.store.settle_turn(running.thread_id, running.turn, state, cause, raise_token=False)
+        finally:
+            self.forget(running, is_over=True, completed=state == "completed")
+
+    def end_of_run(self, running: RunningTurn, error: BaseException | None) -> tuple[TurnState, Cause | None]:
+        """Note how a run has ended. If it is complete, what its journal and older ones tell is in the checkpoints."""
+        state, cause = end_of(error)
+        if state == "completed" and running.is_paused:
+            state = "paused"
+        running.end_run(state, cause)
+        if state == "completed":
+            if running.delivered:
+                self.home.inbox(running.thread_id).acknowledge(running.delivered)
+            self._remove_older_journals(running)
+        return state, cause
+
+    def forget(self, running: RunningTurn, *, is_over: bool, completed: bool = False) -> None:
+        """A run, or its whole turn, is over."""
+        running.control = None
+        if not is_over:
+            return
+        with self._lock:
+            self._live.pop((running.thread_id, running.token), None)
+        if completed and running.turn.journal is not None:
+            running.turn.journal.close()
+            _files.remove_file(running.turn.journal.path)
+
+    def _remove_older_journals(self, running: RunningTurn) -> None:
+        """Only the newest turn may; whoever was overtaken leaves them to the newer one."""
+        thread = self.home.store.thread(running.thread_id)
+        with thread.ledger.hold() as held:
+            if held.state.token != running.token:
+                return
+            directory = thread.generation(held.state)
+            for token in journal_tokens(directory):
+                path = journal_path(directory, token)
+                if token < running.token and not is_live(path):
+                    _files.remove_file(path)
+
+
+_cores: weakref.WeakSet[GuardCore] = weakref.WeakSet()
+
+
+def _forget_turns() -> None:
+    for core in list(_cores):
+        core.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_turns)

@@ -1,0 +1,130 @@
+"""The guard as a middleware of `langchain.agents.create_agent`. It translates between LangChain's hooks and the
+guard; this is the only module that needs LangChain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from langchain.agents.middleware.types import AgentMiddleware, ExtendedModelResponse, ModelRequest, ModelResponse
+from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_config
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.types import Command
+
+from ._guard_core import CHECKPOINTER_KEY, GuardCore
+from ._histories import finalize_history
+from ._model_pass import Prepared, prepare
+from ._offload import offload
+from ._runs import RUNTIME_KEY
+from ._tool_gate import aguarded_call, guarded_call
+
+
+class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
+    """Made by `TurnGuard.middleware`. Belongs first in the list of middleware, that is outermost."""
+
+    def __init__(self, core: GuardCore) -> None:
+        super().__init__()
+        self._core = core
+
+    @property
+    def name(self) -> str:
+        """As it is shown in an agent's graph."""
+        return "TurnGuard"
+
+    def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Any:
+        """Give the model a history in order, and write what was put in order with its reply."""
+        prepared = self._prepare(request, _config_of(request))
+        if prepared is None:
+            return handler(request)
+        if prepared.reply is not None:
+            return ModelResponse(result=[prepared.reply])
+        return _with_history(handler(self._request(request, prepared)), prepared)
+
+    async def awrap_model_call(
+        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]
+    ) -> Any:
+        """Async twin of `wrap_model_call`."""
+        prepared = await offload(self._prepare, request, _config_of(request))
+        if prepared is None:
+            return await handler(request)
+        if prepared.reply is not None:
+            return ModelResponse(result=[prepared.reply])
+        return _with_history(await handler(self._request(request, prepared)), prepared)
+
+    def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
+        """Ask the guard before a tool runs."""
+        return guarded_call(self._core, request, handler)
+
+    async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Async twin of `wrap_tool_call`."""
+        return await aguarded_call(self._core, request, handler)
+
+    def _prepare(self, request: ModelRequest[Any], config: RunnableConfig) -> Prepared | None:
+        core = self._core
+        running = core.contact(config)
+        if running is None:
+            return None
+        core.record_into(config, running)
+        if request.tools:
+            core.policies.check_names(request.tools)
+        return prepare(
+            running,
+            request.state["messages"],
+            rules=core.rules,
+            saver=core.saver,
+            config=core.node_config(config),
+            inbox=core.home.inbox(running.thread_id),
+        )
+
+    def _request(self, request: ModelRequest[Any], prepared: Prepared) -> ModelRequest[Any]:
+        """The request with the history in order; what another middleware has made of the messages stays."""
+        if not prepared.changed:
+            return request
+        if _without_answers(request.messages) == _without_answers(request.state["messages"]):
+            return request.override(messages=prepared.messages)
+        rules = self._core.rules
+        view = finalize_history(request.messages, unanswered=rules.unanswered, texts=rules.texts)
+        return request.override(messages=view.messages)
+
+
+def _without_answers(messages: Sequence[Any]) -> list[Any]:
+    """What answers calls is put in order by LangChain, too, and may differ."""
+    return [message for message in messages if not isinstance(message, ToolMessage)]
+
+
+def _config_of(request: ModelRequest[Any]) -> RunnableConfig:
+    try:
+        return get_config()
+    except RuntimeError:
+        # Before Python 3.11 a coroutine does not see it. What its turn is found by is in the runtime, too.
+        runtime = request.runtime
+        info = runtime.execution_info
+        if info is None:
+            raise
+        found = {
+            "thread_id": info.thread_id,
+            "checkpoint_ns": info.checkpoint_ns,
+            RUNTIME_KEY: runtime,
+            CHECKPOINTER_KEY: info.thread_id is not None,
+        }
+        return {"configurable": found}
+
+
+def _with_history(response: Any, prepared: Prepared) -> Any:
+    """The model's response, and the history in front of it."""
+    if not prepared.changed:
+        return response
+    command = None
+    if isinstance(response, ExtendedModelResponse):
+        response, command = response.model_response, response.command
+    if isinstance(response, AIMessage):
+        response = ModelResponse(result=[response])
+    result = cast("ModelResponse[Any]", response).result
+    update: dict[str, Any] = {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *prepared.messages, *result]}
+    if command is not None and isinstance(command.update, dict):
+        own = command.update.get("messages")
+        update = {**command.update, "messages": [*update["messages"], *(own or ())]}
+    return ExtendedModelResponse(model_response=response, command=Command(update=update))

@@ -1,0 +1,126 @@
+"""What happens before a model is called from a node the guard sits in: the history is looked at, put in order if it
+must be, and messages from the inbox join it. It returns what to do; it writes no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from ._evidence import anchor_of, evidence_of, recorded_reply
+from ._histories import finalize_history, is_healthy
+from ._pending import pending_evidence
+from ._recovery import Rules
+from ._running import RunningTurn
+from .inbox import Inbox, undelivered
+
+
+class Prepared(NamedTuple):
+    """What a model is to be called with.
+
+    Attributes:
+        messages: The history, in order.
+        changed: Whether it differs from the state, which must be told then.
+        reply: The model's reply, if it is known already: it must not be asked again.
+    """
+
+    messages: list[Any]
+    changed: bool
+    reply: AIMessage | None = None
+
+
+def prepare(
+    running: RunningTurn,
+    history: Sequence[Any],
+    *,
+    rules: Rules,
+    saver: BaseCheckpointSaver[Any],
+    config: RunnableConfig,
+    inbox: Inbox,
+) -> Prepared:
+    """Look at the history that a model is about to get. A healthy one costs a look and no update.
+
+    Args:
+        running: The turn.
+        history: The messages in the state.
+        rules: How to finalize.
+        saver: The thread's saver, for results that only pending writes hold.
+        config: The thread and the namespace of the graph.
+        inbox: Messages that wait for the thread.
+
+    Raises:
+        StaleTurnError: The turn is over; the model must not be called.
+    """
+    running.check()
+    running.history_seen(len(history))
+    first, running.is_recovered = not running.is_recovered, True
+    checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
+    if first:
+        _record_prompt(running, history)
+        reply = recorded_reply(running.earlier, history, checkpoint_ns=checkpoint_ns)
+        if reply is not None:
+            running.know(reply)
+            return Prepared(list(history), changed=False, reply=reply)
+    messages: list[Any] = history if isinstance(history, list) else list(history)
+    changed = False
+    has_evidence = first and not running.earlier.is_empty
+    if has_evidence or not is_healthy(history, unanswered=rules.unanswered):
+        done = _finalized(running, history, rules=rules, saver=saver, config=config)
+        messages, changed = done
+    waiting = [] if checkpoint_ns else undelivered(inbox.pending(), messages)
+    fresh = [message for message in waiting if message.id not in running.delivered]
+    if fresh:
+        running.handed_on(str(message.id) for message in fresh)
+        messages, changed = [*messages, *fresh], True
+    return Prepared(messages, changed)
+
+
+def _finalized(
+    running: RunningTurn,
+    history: Sequence[Any],
+    *,
+    rules: Rules,
+    saver: BaseCheckpointSaver[Any],
+    config: RunnableConfig,
+) -> tuple[list[Any], bool]:
+    _, cause = running.end_cause()
+    checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
+    evidence = evidence_of(
+        running.earlier,
+        history,
+        cause=cause,
+        turn_token=running.token,
+        wishes=rules.wishes,
+        namespaces={checkpoint_ns},
+    )
+    done = finalize_history(history, evidence, unanswered=rules.unanswered, texts=rules.texts)
+    missing = [answer.call_id for answer in done.answers if answer.outcome != "recorded"]
+    if missing:
+        # Tasks that had finished have left their results with the checkpoint that the run stopped at.
+        pending = pending_evidence(saver, config, missing, messages_key=rules.messages_key)
+        if pending.calls or pending.paused:
+            known = dict(evidence.calls) | pending.calls
+            evidence = type(evidence)(
+                calls=known,
+                cause=cause,
+                turn_token=running.token,
+                additions=evidence.additions,
+                paused=pending.paused,
+            )
+            done = finalize_history(history, evidence, unanswered=rules.unanswered, texts=rules.texts)
+    return done.messages, done.changed
+
+
+def _record_prompt(running: RunningTurn, history: Sequence[Any]) -> None:
+    """The messages behind the last one of a model or tool are what the run was started with."""
+    cut = len(history)
+    while cut and isinstance(history[cut - 1], BaseMessage) and history[cut - 1].type in ("human", "system"):
+        cut -= 1
+    fresh = [message for message in history[cut:] if message.id is not None]
+    after = anchor_of(history[:cut])
+    if fresh and len(fresh) == len(history) - cut and (after is not None or cut == 0):
+        running.prompt(after, fresh)

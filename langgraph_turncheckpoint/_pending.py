@@ -1,0 +1,101 @@
+"""What checkpoints themselves tell about tool calls: results of tasks that had finished when their run was cut off
+are pending writes of the checkpoint it stopped at. Reading only, through LangGraph's public interface, so any saver
+will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final, NamedTuple
+
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+
+from ._finalize import Facts
+from ._histories import CallEvidence
+from ._transcript import messages_in
+
+#: How many checkpoints are looked at, from the newest back, before a result is given up.
+CHECKPOINTS_LOOKED_AT: Final = 32
+
+#: The channel that a pause is written to.
+INTERRUPT: Final = "__interrupt__"
+
+
+class PendingEvidence(NamedTuple):
+    """What pending writes tell.
+
+    Attributes:
+        calls: The recorded results, by AI message and call.
+        paused: Whether the checkpoint with the calls waited for a person.
+    """
+
+    calls: dict[tuple[str | None, str], CallEvidence]
+    paused: bool
+
+
+def pending_evidence(
+    saver: BaseCheckpointSaver[Any],
+    config: RunnableConfig,
+    wanted: Collection[str],
+    *,
+    messages_key: str,
+) -> PendingEvidence:
+    """Results of calls that are pending writes of a thread's checkpoints.
+
+    Args:
+        saver: The thread's saver.
+        config: The thread and namespace.
+        wanted: Ids of the calls that have no answer.
+        messages_key: The channel of the history.
+    """
+    found: dict[tuple[str | None, str], CallEvidence] = {}
+    missing, paused = set(wanted), False
+    saved = saver.get_tuple(config)
+    for _ in range(CHECKPOINTS_LOOKED_AT):
+        if saved is None or not missing:
+            break
+        results, is_paused = results_in(saved, messages_key)
+        for message in results:
+            if message.tool_call_id in missing:
+                missing.discard(message.tool_call_id)
+                ai_id = _caller(saved, message.tool_call_id, messages_key)
+                found[ai_id, message.tool_call_id] = CallEvidence(Facts(result=True), message)
+        if is_paused and _has_call(saved, missing, messages_key):
+            paused = True
+        saved = saver.get_tuple(saved.parent_config) if saved.parent_config is not None else None
+    return PendingEvidence(found, paused)
+
+
+def results_in(saved: CheckpointTuple, messages_key: str) -> tuple[list[ToolMessage], bool]:
+    """The answers of tools among a checkpoint's pending writes, and whether one of its tasks has paused."""
+    results, paused = [], False
+    for _, channel, value in saved.pending_writes or ():
+        if channel == INTERRUPT:
+            paused = True
+        elif channel == messages_key:
+            results += [message for message in messages_in(value) if isinstance(message, ToolMessage)]
+    return results, paused
+
+
+def _history(saved: CheckpointTuple, messages_key: str) -> Sequence[Any]:
+    value = saved.checkpoint["channel_values"].get(messages_key)
+    return value if isinstance(value, (list, tuple)) else ()
+
+
+def _caller(saved: CheckpointTuple, call_id: str, messages_key: str) -> str | None:
+    message = last_caller(_history(saved, messages_key), call_id)
+    return None if message is None else message.id
+
+
+def _has_call(saved: CheckpointTuple, call_ids: Collection[str], messages_key: str) -> bool:
+    return any(last_caller(_history(saved, messages_key), call_id) is not None for call_id in call_ids)
+
+
+def last_caller(history: Sequence[Any], call_id: str) -> AIMessage | None:
+    """The last message that makes a call."""
+    for message in reversed(history):
+        if isinstance(message, AIMessage) and any(call["id"] == call_id for call in message.tool_calls):
+            return message
+    return None

@@ -1,0 +1,62 @@
+"""What to do about a tool that had started when its process died: the policies of one guard. Tools may bring their
+own in their metadata.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ._finalize import POLICIES, Policy
+from .errors import PolicyWarning, UnknownPolicyError
+
+#: Key in a tool's `metadata`.
+METADATA_KEY: Final = "on_restart"
+
+
+class Policies:
+    """Policies by tool name.
+
+    Args:
+        on_restart: By name; they take precedence over a tool's own.
+        default: For every other tool.
+
+    Raises:
+        UnknownPolicyError: A policy is none of "report", "rerun", "ask".
+    """
+
+    def __init__(self, on_restart: Mapping[str, str] | None, default: str) -> None:
+        self._by_name = {name: _checked(policy, f"on_restart[{name!r}]") for name, policy in (on_restart or {}).items()}
+        self._default = _checked(default, "default_on_restart")
+        self._has_checked = False
+
+    def of(self, name: str, metadata: Mapping[str, Any] | None = None) -> Policy:
+        """The policy of a tool.
+
+        Raises:
+            UnknownPolicyError: The tool's metadata names none.
+        """
+        if name in self._by_name:
+            return self._by_name[name]
+        own = (metadata or {}).get(METADATA_KEY)
+        return self._default if own is None else _checked(own, f"the metadata of tool {name!r}")
+
+    def check_names(self, tools: Iterable[Any]) -> None:
+        """Warn once about policies for tools that are not among these."""
+        known = {str(name) for tool in tools if (name := getattr(tool, "name", None))}
+        missing = sorted(self._by_name.keys() - known)
+        if missing and known and not self._has_checked:
+            self._has_checked = True
+            warnings.warn(
+                f"on_restart names {', '.join(map(repr, missing))}, but the tools are {', '.join(sorted(known))}; "
+                "check the spelling",
+                PolicyWarning,
+                stacklevel=3,
+            )
+
+
+def _checked(policy: object, where: str) -> Policy:
+    if policy not in POLICIES:
+        raise UnknownPolicyError(where, policy, POLICIES)
+    return policy

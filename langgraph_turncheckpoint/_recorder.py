@@ -1,0 +1,205 @@
+"""The callback handler that feeds a turn's journal, whatever the graph looks like. It sees model calls, streamed text
+and tools of every node and subgraph; what is made of the records is not its business.
+
+It runs inline, also in event loops, so that records keep the order of events. Streamed text costs an append to a
+list; what waits for the disk is the start of a tool, and the first model call of a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent
+from langgraph.errors import GraphBubbleUp
+
+from . import _transcript as kinds
+from ._evidence import anchor_of
+from ._finalize import decide_resume
+from ._running import RunningTurn
+from .errors import UnresolvedCallError
+
+#: A model call with one of these tags is not part of the conversation.
+HIDDEN_TAGS: Final = frozenset({"nostream", "langsmith:nostream", "langsmith:hidden"})
+
+
+class RunRecorder(GraphCallbackHandler):
+    """Records one run of a graph.
+
+    Args:
+        running: The turn it belongs to.
+        policy_of: The restart policy of a tool, by its name.
+    """
+
+    raise_error = True  # so that a tool whose start cannot be recorded does not run
+    run_inline = True  # so that records keep the order of events
+
+    def __init__(self, running: RunningTurn, policy_of: Callable[[str], str]) -> None:
+        super().__init__()
+        self.running, self._policy_of = running, policy_of
+        self._models: set[UUID] = set()
+        self._tools: dict[UUID, str] = {}
+
+    # --- nodes ---
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any] | None,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A node of a superseded run does not start."""
+        if metadata and kwargs.get("name") == metadata.get("langgraph_node"):
+            self.running.check()
+
+    def on_interrupt(self, event: GraphInterruptEvent) -> None:
+        """The run waits for a person."""
+        self.running.is_paused = True
+
+    # --- models ---
+
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any],
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A model is called; what it was called with is durable before it is."""
+        if HIDDEN_TAGS.intersection(tags or ()):
+            return
+        self._models.add(run_id)
+        found = metadata or {}
+        anchor = anchor_of(messages[0]) if messages else None
+        node_ns = found.get("langgraph_checkpoint_ns") or ""
+        self.running.model_started(
+            str(run_id), anchor, str(found.get("langgraph_node") or ""), graph_namespace(node_ns)
+        )
+
+    def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], **kwargs: Any) -> None:
+        """Models that take plain text have no place in a history of messages."""
+
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **kwargs: Any) -> None:
+        """A piece of a reply."""
+        if run_id not in self._models:
+            return
+        message = getattr(chunk, "message", None)
+        if message is None:
+            if isinstance(token, str) and token:
+                self.running.text(str(run_id), token)
+            return
+        if isinstance(message.content, str):
+            text, reasoning = message.content, message.additional_kwargs.get("reasoning_content")
+        else:
+            text, reasoning = _split_blocks(message.content)
+        if text:
+            self.running.text(str(run_id), text)
+        if isinstance(reasoning, str) and reasoning:
+            self.running.text(str(run_id), reasoning, kind=kinds.REASONING)
+
+    def on_stream_event(self, event: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """A piece of a reply, from a stream of content blocks."""
+        if run_id not in self._models or not isinstance(event, Mapping) or event.get("event") != "content-block-delta":
+            return
+        delta = event.get("delta") or event.get("content_block") or {}
+        text, reasoning = _split_blocks([delta])
+        if text:
+            self.running.text(str(run_id), text)
+        if reasoning:
+            self.running.text(str(run_id), reasoning, kind=kinds.REASONING)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        """A reply is whole."""
+        if run_id not in self._models:
+            return
+        self._models.discard(run_id)
+        generation = response.generations[0][0] if response.generations and response.generations[0] else None
+        if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
+            self.running.replied(str(run_id), generation.message)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A reply was cut off. What there is of it stays until another try has said something."""
+        self._models.discard(run_id)
+        self.running.flush()
+
+    # --- tools ---
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any],
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A tool is about to run; its start is durable before it does.
+
+        Raises:
+            StaleTurnError: The turn is over.
+            UnresolvedCallError: The call did start in an earlier turn, and nobody has said that it may again.
+            StorageError: The start cannot be recorded, and the tool must not run twice.
+        """
+        call_id = kwargs.get("tool_call_id")
+        if not call_id:
+            return  # called by code, not by a model
+        name = str((serialized or {}).get("name") or kwargs.get("name") or "tool")
+        policy = self._policy_of(name)
+        if not self.running.is_allowed(call_id):
+            action = decide_resume(self.running.facts(call_id), policy)  # type: ignore[arg-type]
+            if action != "run":
+                raise UnresolvedCallError(self.running.thread_id, call_id, name)
+        self.running.tool_started(call_id, name, must_be_durable=policy != "rerun")
+        self._tools[run_id] = call_id
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """A tool gave its result."""
+        call_id = self._tools.pop(run_id, None)
+        if call_id is not None:
+            self.running.tool_ended(call_id, output)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A tool raised, paused, or was cut off; only the first is an error of its own."""
+        call_id = self._tools.pop(run_id, None)
+        if call_id is None:
+            return
+        if isinstance(error, GraphBubbleUp):
+            self.running.tool_paused(call_id)
+        elif isinstance(error, Exception) and not isinstance(error, asyncio.CancelledError):
+            self.running.tool_failed(call_id, f"{type(error).__name__}: {error}")
+
+
+def graph_namespace(node_ns: str) -> str:
+    """The checkpoint namespace of the graph that a node is in."""
+    return node_ns.rpartition("|")[0]
+
+
+def _split_blocks(blocks: Sequence[Any]) -> tuple[str, str]:
+    """Text and reasoning in a list of content blocks."""
+    text, reasoning = [], []
+    for block in blocks:
+        if isinstance(block, str):
+            text.append(block)
+        elif isinstance(block, Mapping):
+            kind = str(block.get("type") or "")
+            if kind in ("text", "text-delta"):
+                text.append(str(block.get("text") or ""))
+            elif kind in ("reasoning", "thinking", "reasoning-delta"):
+                reasoning.append(str(block.get("reasoning") or block.get("thinking") or ""))
+    return "".join(text), "".join(reasoning)

@@ -1,0 +1,307 @@
+"""Putting a thread in order before a run goes on or a new message comes, by what its journals and its checkpoints
+tell. Written once, as steps that ask for LangGraph operations; who carries them out blocks or awaits.
+
+Nothing here needs to know the graph's nodes: what tasks have finished is committed as LangGraph would commit it, and
+the history is replaced in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, cast
+
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.channels.binop import BinaryOperatorAggregate
+from langgraph.channels.delta import DeltaChannel
+from langgraph.constants import END, START
+from langgraph.pregel import Pregel
+from langgraph.types import Overwrite, StateSnapshot
+
+from ._evidence import Wishes, evidence_of
+from ._histories import Evidence, FinalizedHistory, GivenAnswer, Text, finalize_history
+from ._running import RunningTurn
+from ._transcript import Transcript
+from ._turn import Cause
+
+#: The task id of writes that belong to no task; LangGraph applies them before anything else.
+NULL_TASK_ID: Final = "00000000-0000-0000-0000-000000000000"
+
+
+#: The first write of a replaced history may meet a write of an earlier run that wins over it, and is then repeated.
+REPLACEMENT_ATTEMPTS: Final = 2
+
+
+class Operation(NamedTuple):
+    """A LangGraph operation that is wanted."""
+
+    name: Literal["get_state", "update_state", "put_writes"]
+    args: tuple[Any, ...]
+
+
+Graph = Pregel[Any, Any, Any, Any]
+Steps = Generator[Operation, Any, "RecoveryReport"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a guard finalizes.
+
+    Attributes:
+        messages_key: The channel of the history.
+        wishes: What to keep of a reply that was cut off.
+        unanswered: Tools whose calls may stay open.
+        texts: Texts instead of the usual ones, by tool.
+    """
+
+    messages_key: str = "messages"
+    wishes: Wishes = field(default_factory=Wishes)
+    unanswered: Collection[str] = ()
+    texts: Mapping[str, Text] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What was found on a thread, and what was done about it.
+
+    Attributes:
+        thread_id: The thread.
+        turn_token: The turn it was done in.
+        state: How the last turn that left something behind ended: "interrupted", "failed", "cancelled", ...
+        cause: Why it ended.
+        answers: The answers that tool calls were given.
+        moved: Answers that stood too far down and were moved.
+        set_aside: Messages that were taken out: answers to no call, and second answers.
+        added: Messages that had not reached the history.
+        changed: Whether anything was written.
+    """
+
+    thread_id: str
+    turn_token: int
+    state: str = "unknown"
+    cause: Cause = "unknown"
+    answers: Sequence[GivenAnswer] = ()
+    moved: Sequence[ToolMessage] = ()
+    set_aside: Sequence[BaseMessage] = ()
+    added: Sequence[BaseMessage] = ()
+    changed: bool = False
+
+
+class Recovery:
+    """The recovery of one thread for one graph.
+
+    Args:
+        graph: The graph, unguarded.
+        config: The thread, carrying the turn.
+        running: The turn.
+        rules: How to finalize.
+        gated: Nodes that ask the guard before each tool.
+    """
+
+    def __init__(
+        self, graph: Graph, config: RunnableConfig, running: RunningTurn, *, rules: Rules, gated: Collection[str] = ()
+    ) -> None:
+        self._graph, self._config, self._running = graph, config, running
+        self._rules, self._gated = rules, gated
+        self._state, self._cause = running.end_cause()
+
+    def before_new_message(self) -> Steps:
+        """Close everything that is open: a new message comes instead of the run going on."""
+        snapshot: StateSnapshot = yield Operation("get_state", (self._config,))
+        committed = False
+        paused = any(task.interrupts for task in snapshot.tasks)
+        if any(task.result is not None for task in snapshot.tasks):
+            # Finished siblings keep what they gave, in the order of the tasks; nothing is pending any more.
+            yield Operation("update_state", (self._config, None, END))
+            snapshot, committed = (yield Operation("get_state", (self._config,))), True
+        first = done = self._finalize(self._history(snapshot), paused=paused, follower_comes=True)
+        for _ in range(REPLACEMENT_ATTEMPTS):
+            if not done.changed:
+                break
+            yield from self._replace(snapshot, done.messages)
+            snapshot = yield Operation("get_state", (self._config,))
+            done = self._finalize(self._history(snapshot), paused=paused, follower_comes=True)
+        return self._report(first, changed=committed or first.changed)
+
+    def before_continuing(self, *, is_cut_off: bool = False) -> Steps:
+        """Bring back what had not reached the checkpoints, so that the run goes on from what really happened.
+
+        Args:
+            is_cut_off: Whether an earlier `before_new_message` had died half-way. It is finished, and nothing is
+                left to go on with.
+        """
+        snapshot: StateSnapshot = yield Operation("get_state", (self._config,))
+        history = self._history(snapshot)
+        if is_cut_off:
+            yield Operation("update_state", (self._config, None, END))
+            return self._report(FinalizedHistory(history, [], [], [], [], changed=True), changed=True)
+        restored = yield from self._restore(snapshot, history)
+        if restored is not None:
+            return restored
+        return (yield from self._close_opaque_tasks(snapshot, history))
+
+    # --- steps ---
+
+    def _restore(self, snapshot: StateSnapshot, history: list[Any]) -> Generator[Operation, Any, RecoveryReport | None]:
+        transcript = self._running.earlier
+        evidence = self._evidence(history, paused=False)
+        # With nothing pending, a prompt that was lost with its run is put back, and the run starts from it.
+        lost_prompts = not snapshot.next
+        probe = finalize_history(history, evidence, follower_comes=False, until=0)
+        added = [message for message in probe.added if lost_prompts or isinstance(message, AIMessage)]
+        touched = [m for m in added if isinstance(m, AIMessage) and transcript.was_touched(m)]
+        if not added or not (touched or lost_prompts):
+            return None
+        node = self._node_of(transcript, touched[-1]) if touched else None
+        open_from = None
+        if node is not None:
+            open_from = next(i for i, m in enumerate(probe.messages) if m is touched[-1])
+            del probe.messages[open_from + 1 :]
+        done = finalize_history(probe.messages, evidence, cause=self._cause, until=open_from, texts=self._rules.texts)
+        as_node = node or START
+        if as_node not in self._graph.nodes:
+            return None
+        values = {self._rules.messages_key: self._replacement(done.messages)}
+        yield Operation("update_state", (self._config, values, as_node))
+        return self._report(done._replace(added=probe.added), changed=True)
+
+    def _node_of(self, transcript: Transcript, message: AIMessage) -> str | None:
+        """The root graph's node that a reply came from, if its calls can go on from there."""
+        for reply in reversed(transcript.replies):
+            if reply.message is message and reply.checkpoint_ns == "" and reply.node in self._graph.nodes:
+                return reply.node
+        return None
+
+    def _close_opaque_tasks(self, snapshot: StateSnapshot, history: list[Any]) -> Steps:
+        """Answer the calls of nodes that run tools without asking the guard.
+
+        Such a node would run all its tools again. It is given their results instead, if any of them had started.
+        """
+        nodes = {task.name for task in snapshot.tasks if task.result is None and not task.interrupts}
+        opaque = nodes - set(self._gated)
+        caller = next((m for m in reversed(history) if isinstance(m, AIMessage)), None)
+        unchanged = FinalizedHistory(history, [], [], [], [], changed=False)
+        if len(opaque) != 1 or caller is None or not caller.tool_calls or not self._must_not_run_again(caller):
+            return self._report(unchanged, changed=False)
+        done = self._finalize(history, paused=False, follower_comes=False)
+        if done.changed:
+            values = {self._rules.messages_key: self._replacement(done.messages)}
+            yield Operation("update_state", (self._config, values, opaque.pop()))
+        return self._report(done, changed=done.changed)
+
+    def _must_not_run_again(self, caller: AIMessage) -> bool:
+        facts = [self._running.earlier.facts(caller.id, str(call["id"])) for call in caller.tool_calls]
+        return any(f.result or (f.started and f.error is None and not f.paused) for f in facts)
+
+    def _replace(self, snapshot: StateSnapshot, messages: list[Any]) -> Generator[Operation, Any, None]:
+        saved = snapshot.config.get("configurable", {})
+        if not saved.get("checkpoint_id"):
+            # Nothing was ever stored: the messages are all there is.
+            if START in self._graph.nodes:
+                yield Operation("update_state", (self._config, {self._rules.messages_key: messages}, START))
+            return
+        # No node is asked to write this, so no edge of the graph is followed.
+        target = _with(self._config, saved)
+        yield Operation("put_writes", (target, [(self._rules.messages_key, self._replacement(messages))]))
+        yield Operation("update_state", (self._config, None, END))
+
+    # --- what is known ---
+
+    def _history(self, snapshot: StateSnapshot) -> list[Any]:
+        values = snapshot.values
+        found = values.get(self._rules.messages_key) if isinstance(values, Mapping) else None
+        return list(found) if isinstance(found, (list, tuple)) else []
+
+    def _evidence(self, history: list[Any], *, paused: bool) -> Evidence:
+        return evidence_of(
+            self._running.earlier,
+            history,
+            cause=self._cause,
+            turn_token=self._running.token,
+            wishes=self._rules.wishes,
+            namespaces=self._namespaces(),
+            paused=paused,
+        )
+
+    def _namespaces(self) -> set[str]:
+        """Where this history is written: the graph itself, and subgraphs that are its nodes and share the channel."""
+        found = {""}
+        key = self._rules.messages_key
+        subgraphs = self._graph.get_subgraphs()
+        sharing = {name for name, graph in subgraphs if isinstance(graph, Pregel) and key in graph.channels}
+        for reply in self._running.earlier.replies:
+            if reply.checkpoint_ns.partition(":")[0] in sharing and "|" not in reply.checkpoint_ns:
+                found.add(reply.checkpoint_ns)
+        return found
+
+    def _finalize(self, history: list[Any], *, paused: bool, follower_comes: bool) -> FinalizedHistory:
+        return finalize_history(
+            history,
+            self._evidence(history, paused=paused),
+            unanswered=self._rules.unanswered,
+            texts=self._rules.texts,
+            follower_comes=follower_comes,
+        )
+
+    def _replacement(self, messages: list[Any]) -> Any:
+        channel = self._graph.channels.get(self._rules.messages_key)
+        return replacement(channel, messages)
+
+    def _report(self, done: FinalizedHistory, *, changed: bool) -> RecoveryReport:
+        return RecoveryReport(
+            thread_id=self._running.thread_id,
+            turn_token=self._running.token,
+            state=self._state,
+            cause=self._cause,
+            answers=tuple(done.answers),
+            moved=tuple(done.moved),
+            set_aside=tuple(done.set_aside),
+            added=tuple(done.added),
+            changed=changed,
+        )
+
+
+def replacement(channel: object, messages: list[Any]) -> Any:
+    """The write that makes a channel hold exactly these messages, whatever its reducer."""
+    return Overwrite(messages) if isinstance(channel, (BinaryOperatorAggregate, DeltaChannel)) else messages
+
+
+def run_steps(steps: Steps, graph: Graph) -> RecoveryReport:
+    """Carry out the operations, blocking."""
+    result: Any = None
+    while True:
+        try:
+            operation = steps.send(result)
+        except StopIteration as stop:
+            return cast(RecoveryReport, stop.value)
+        if operation.name == "get_state":
+            result = graph.get_state(*operation.args)
+        elif operation.name == "update_state":
+            result = graph.update_state(*operation.args)
+        else:
+            result = _saver(graph).put_writes(*operation.args, NULL_TASK_ID)
+
+
+async def arun_steps(steps: Steps, graph: Graph) -> RecoveryReport:
+    """Carry out the operations, awaiting each."""
+    result: Any = None
+    while True:
+        try:
+            operation = steps.send(result)
+        except StopIteration as stop:
+            return cast(RecoveryReport, stop.value)
+        if operation.name == "get_state":
+            result = await graph.aget_state(*operation.args)
+        elif operation.name == "update_state":
+            result = await graph.aupdate_state(*operation.args)
+        else:
+            result = await _saver(graph).aput_writes(*operation.args, NULL_TASK_ID)
+
+
+def _saver(graph: Graph) -> Any:
+    return graph.checkpointer
+
+
+def _with(config: RunnableConfig, saved: Mapping[str, Any]) -> RunnableConfig:
+    return cast(RunnableConfig, {**config, "configurable": {**config.get("configurable", {}), **saved}})

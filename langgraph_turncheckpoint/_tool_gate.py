@@ -1,0 +1,167 @@
+"""What happens at the door of a tool: whether it runs, or which answer it gives without running. Decisions are
+`_finalize`'s; what the tool then does is recorded by the callback handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.types import Command, interrupt
+
+from ._finalize import Outcome, Policy, decide_resume, wording
+from ._guard_core import GuardCore
+from ._histories import METADATA_KEY, Text
+from ._offload import offload
+from ._pending import last_caller
+from ._running import RunningTurn, new_id
+from ._transcript import messages_in
+from ._turn import Cause
+
+#: The `type` of the question a person is asked under the policy "ask".
+QUESTION: Final = "turncheckpoint.unknown_outcome"
+CHOICES: Final = ("rerun", "report", "result")
+
+
+class Verdict(NamedTuple):
+    """Whether a tool runs; if not, either an answer, or a question to a person."""
+
+    action: Literal["run", "answer", "ask"]
+    answer: Any = None
+
+
+def guarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Any]) -> Any:
+    """A tool call of a `ToolNode`, if it may run; otherwise the answer it gets."""
+    running = core.contact(request.runtime.config)
+    if running is None:
+        return execute(request)
+    core.record_into(request.runtime.config, running)
+    history, texts = core.history(request.state), core.rules.texts
+    verdict = judge(running, request.tool_call, history, policy=core.policy_of(request), texts=texts)
+    if verdict.action == "ask":
+        verdict = ask(running, request.tool_call, texts)
+    if verdict.action == "answer":
+        return verdict.answer
+    return _given(running, request, execute(request))
+
+
+async def aguarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
+    """Async twin of `guarded_call`."""
+    running = await offload(core.contact, request.runtime.config)
+    if running is None:
+        return await execute(request)
+    core.record_into(request.runtime.config, running)
+    history, texts, policy = core.history(request.state), core.rules.texts, core.policy_of(request)
+    verdict = await offload(judge, running, request.tool_call, history, policy=policy, texts=texts)
+    if verdict.action == "ask":
+        verdict = ask(running, request.tool_call, texts)
+    if verdict.action == "answer":
+        return verdict.answer
+    return _given(running, request, await execute(request))
+
+
+def _given(running: RunningTurn, request: Any, output: Any) -> Any:
+    if request.tool_call.get("id"):
+        running.tool_ended(request.tool_call["id"], output)  # as the graph gets it, errors that were handled included
+    return output
+
+
+def judge(
+    running: RunningTurn,
+    call: Mapping[str, Any],
+    history: Sequence[Any],
+    *,
+    policy: Policy,
+    texts: Mapping[str, Text],
+) -> Verdict:
+    """Decide about one call. Reads and appends to files; never waits for a person.
+
+    Raises:
+        StaleTurnError: The turn is over; the tool must not run.
+    """
+    running.check()
+    call_id = call.get("id")
+    if not call_id:
+        return Verdict("run")
+    caller = last_caller(history, call_id)
+    if isinstance(caller, AIMessage):
+        running.cover(caller)
+    if running.is_allowed(call_id):
+        return Verdict("run")
+    action = decide_resume(running.facts(call_id), policy)
+    if action == "give":
+        output = running.earlier.output(running.caller(call_id), call_id)
+        if not isinstance(output, Command) and not messages_in(output):
+            return Verdict("answer", _as_message(call, output))
+        running.tool_ended(call_id, output)
+        return Verdict("answer", output)
+    if action == "report":
+        answer = _answer(running, call, "unknown", texts)
+        running.tool_ended(call_id, answer)
+        return Verdict("answer", answer)
+    if action == "ask":
+        return Verdict("ask")
+    running.allow(call_id)
+    return Verdict("run")
+
+
+def ask(running: RunningTurn, call: Mapping[str, Any], texts: Mapping[str, Text]) -> Verdict:
+    """Ask a person through LangGraph's `interrupt`; a resumed run gets its answer here.
+
+    The answer is "rerun", "report", or a dict `{"action": "rerun" | "report" | "result", "content": ...}`, where
+    "result" hands on what the person knows the tool has done. Anything else is asked again.
+    """
+    complaint = ""
+    while True:
+        _, cause = running.end_cause()
+        question = {
+            "type": QUESTION,
+            "tool_call_id": call["id"],
+            "name": call["name"],
+            "args": call.get("args"),
+            "description": wording("unknown", cause, call["name"]),
+            "choices": list(CHOICES),
+        }
+        if complaint:
+            question["error"] = complaint
+        reply = interrupt(question)
+        action = reply.get("action") if isinstance(reply, Mapping) else reply
+        if action in ("rerun", True):
+            running.allow(call["id"])
+            return Verdict("run")
+        if action in ("report", False):
+            return Verdict("answer", _answer(running, call, "answered_by_person", texts))
+        if action == "result" and isinstance(reply, Mapping) and reply.get("content") is not None:
+            message = ToolMessage(content=reply["content"], name=call["name"], tool_call_id=call["id"], id=new_id())
+            return Verdict("answer", message)
+        complaint = f"{reply!r:.200} is no answer; use 'rerun', 'report' or {{'action': 'result', 'content': ...}}"
+
+
+def _answer(running: RunningTurn, call: Mapping[str, Any], outcome: Outcome, texts: Mapping[str, Text]) -> ToolMessage:
+    """An answer that the tool did not give."""
+    _, cause = running.end_cause()
+    return made_answer(call, outcome, cause, texts=texts, turn_token=running.token)
+
+
+def made_answer(
+    call: Mapping[str, Any], outcome: Outcome, cause: Cause, *, texts: Mapping[str, Text], turn_token: int
+) -> ToolMessage:
+    """An answer that says what is known of a call, marked as such."""
+    text = texts.get(call["name"], texts.get("*"))
+    if text is None:
+        text = wording(outcome, cause, call["name"])
+    elif callable(text):
+        text = text(outcome, cause, call)
+    return ToolMessage(
+        content=text,
+        name=call["name"],
+        tool_call_id=call["id"],
+        id=new_id(),
+        status="error",
+        response_metadata={METADATA_KEY: {"outcome": outcome, "cause": cause, "turn_token": turn_token}},
+    )
+
+
+def _as_message(call: Mapping[str, Any], output: Any) -> ToolMessage:
+    return ToolMessage(content=str(output), name=call["name"], tool_call_id=call["id"], id=new_id())

@@ -1,0 +1,213 @@
+"""The log of a thread's turns: an append-only file that says who began when and how it ended. What follows from its
+entries is decided in `_turn`; who may write here holds the thread's lock.
+
+    <generation>/turns      frames: a header, then one entry per beginning and end
+
+It is not synced: power loss may take the newest entries along, which costs information and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, NamedTuple
+
+import ormsgpack
+
+from . import _files
+from ._frames import MAGIC, encode_frame, split_frames
+from ._records import pack_id, unpack_id
+from ._turn import CAUSES, TURN_STATES, Cause, Entry, LoggedTurn, Marked, Opened, Settled, TurnState
+from .errors import UnknownFormatError
+
+LOG_NAME: Final = "turns"
+LOG_VERSION: Final = 1
+#: While a log is rewritten; the lock is held, so one name is enough.
+LOG_TEMPORARY: Final = "turns.tmp"
+
+#: A log beyond this is rewritten with the newest turns.
+LOG_LIMIT_BYTES: Final = 256 << 10
+TURNS_KEPT: Final = 1000
+
+_KIND: Final = "turns"
+_HEADER: Final = encode_frame(ormsgpack.packb([_KIND, LOG_VERSION]))
+#: The last entry is in here, with the longest checkpoint id there can be.
+_TAIL_BYTES: Final = 512
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """What is known of one turn.
+
+    Attributes:
+        token: Its token.
+        state: "running"; "completed", "paused", "failed", "cancelled" or "superseded" once it has settled;
+            "interrupted" if its process died; "unknown" for a plain LangGraph run, whose end nobody announces.
+        cause: Why it ended before its work was done, if it did.
+        opened_at: When it was opened, in UTC.
+        settled_at: When it was settled, in UTC; `None` where nobody did.
+        first_checkpoint_id: The first checkpoint of the root namespace that it wrote and that is still stored.
+        last_checkpoint_id: The last one.
+        continues: The token of the turn that it continues, or `None`.
+    """
+
+    token: int
+    state: TurnState
+    cause: Cause | None
+    opened_at: datetime
+    settled_at: datetime | None
+    first_checkpoint_id: str | None = None
+    last_checkpoint_id: str | None = None
+    continues: int | None = None
+
+
+class LogContent(NamedTuple):
+    """What of a log can be believed.
+
+    Attributes:
+        entries: The sound entries, in order.
+        end: Where the next entry goes.
+        damaged: How many stretches were passed over.
+    """
+
+    entries: list[Entry]
+    end: int
+    damaged: int
+
+
+class TurnLog:
+    """The log in one generation's directory, which exists.
+
+    Args:
+        generation_dir: The directory.
+        fsync: Whether a rewritten log waits for the disk.
+    """
+
+    def __init__(self, generation_dir: str, *, fsync: bool) -> None:
+        self.path = os.path.join(generation_dir, LOG_NAME)
+        self._temporary, self._fsync = os.path.join(generation_dir, LOG_TEMPORARY), fsync
+
+    def append(self, entries: Sequence[Entry], *, create: bool = True) -> None:
+        """Add entries with one write. They survive a killed process.
+
+        Args:
+            entries: The entries.
+            create: Whether to start a log where there is none; else nothing is written there.
+
+        Raises:
+            StorageError: The system refused. The log is as it was.
+            UnknownFormatError: The log is of a newer format. It was not touched.
+        """
+        data = b"".join(map(_encoded, entries))
+        ends = _files.read_ends(self.path, head=len(_HEADER), tail=_TAIL_BYTES)
+        if ends is None:
+            if create:
+                self._replace(data, fsync=False)
+            return
+        if ends.size + len(data) > LOG_LIMIT_BYTES:
+            self._replace(b"".join(map(_encoded, _newest(self.read().entries))) + data, fsync=self._fsync)
+            return
+        at = ends.size if ends.head == _HEADER and _ends_whole(ends.tail) else self.read().end
+        _files.append_file(self.path, data, at=at, fsync=False)
+
+    def read(self) -> LogContent:
+        """Everything sound in the log; empty if there is none.
+
+        Raises:
+            UnknownFormatError: It is of a newer format.
+        """
+        data = _files.read_file(self.path) or b""
+        frames = split_frames(data)
+        entries, unreadable = [], 0
+        for payload in frames.payloads:
+            try:
+                fields = ormsgpack.unpackb(payload)
+                if fields[0] == _KIND:
+                    self._check_version(fields[1])
+                    continue
+                entry = _decoded(fields)
+            except (ValueError, TypeError, IndexError, KeyError):
+                unreadable += 1
+                continue
+            entries.append(entry)
+        return LogContent(entries, frames.end, len(frames.damaged) + unreadable)
+
+    def _check_version(self, version: int) -> None:
+        if version > LOG_VERSION:
+            raise UnknownFormatError(self.path, version, LOG_VERSION)
+
+    def _replace(self, data: bytes, *, fsync: bool) -> None:
+        _files.remove_file(self._temporary)  # of a process that died
+        _files.replace_file(self.path, _HEADER + data, temporary=self._temporary, fsync=fsync)
+
+
+def _ends_whole(tail: bytes) -> bool:
+    last = tail.rfind(MAGIC)
+    return last >= 0 and split_frames(tail[last:]).end == len(tail) - last
+
+
+def _newest(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries of the newest turns, and no more than half of what a log may hold."""
+    tokens = sorted({entry.token for entry in entries}, reverse=True)[:TURNS_KEPT]
+    sizes = dict.fromkeys(tokens, 0)
+    for entry in entries:
+        if entry.token in sizes:
+            sizes[entry.token] += len(_encoded(entry))
+    kept, room = set(), LOG_LIMIT_BYTES // 2
+    for token in tokens:
+        room -= sizes[token]
+        if room < 0:
+            break
+        kept.add(token)
+    return [entry for entry in entries if entry.token in kept]
+
+
+def _encoded(entry: Entry) -> bytes:
+    fields: list[Any]
+    if isinstance(entry, Opened):
+        fields = ["opened", entry.token, entry.at_ns, entry.continues, pack_id(entry.start), entry.known_end]
+    elif isinstance(entry, Marked):
+        fields = ["marked", entry.token, entry.at_ns, entry.continues, pack_id(entry.start)]
+    else:
+        fields = ["settled", entry.token, entry.at_ns, entry.state, entry.cause]
+    return encode_frame(ormsgpack.packb(fields))
+
+
+def _decoded(fields: Any) -> Entry:
+    kind, token, at_ns, *rest = fields
+    if not isinstance(token, int) or not isinstance(at_ns, int):
+        raise TypeError("no turn")
+    if kind == "opened":
+        continues, start, known_end = rest
+        return Opened(token, at_ns, int(continues), unpack_id(start), bool(known_end))
+    if kind == "marked":
+        continues, start = rest
+        return Marked(token, at_ns, int(continues), unpack_id(start) or "")
+    if kind == "settled":
+        state, cause = rest
+        if state in TURN_STATES and (cause is None or cause in CAUSES):
+            return Settled(token, at_ns, state, cause)
+    raise ValueError("an entry of an unknown kind")
+
+
+def record_of(turn: LoggedTurn, checkpoints: tuple[str, str] | None) -> TurnRecord:
+    """The public record of a turn; `checkpoints` are the first and the last that it wrote."""
+    first, last = (None, None) if checkpoints is None else checkpoints
+    return TurnRecord(
+        token=turn.opened.token,
+        state=turn.state,
+        cause=turn.cause,
+        opened_at=_moment(turn.opened.at_ns),
+        settled_at=None if turn.settled_at_ns is None else _moment(turn.settled_at_ns),
+        first_checkpoint_id=first,
+        last_checkpoint_id=last,
+        continues=turn.opened.continues or None,
+    )
+
+
+def _moment(at_ns: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=at_ns // 1000)

@@ -1,0 +1,171 @@
+"""The log of a thread's turns: what was sound is used, a torn end is forgotten, and it does not grow for ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+from datetime import datetime, timezone
+
+import ormsgpack
+import pytest
+
+from langgraph_turncheckpoint import StorageError, UnknownFormatError, _turn_log
+from langgraph_turncheckpoint._frames import encode_frame
+from langgraph_turncheckpoint._turn import LoggedTurn, Marked, Opened, Settled
+from langgraph_turncheckpoint._turn_log import TurnLog, record_of
+from tests.system_calls import CODES, SystemCalls, calls_of, once, substituted
+
+UUID = "1ef00000-0000-6000-8000-000000000001"
+ENTRIES = [
+    Opened(1, 10),
+    Marked(1, 11, 0, "odd \ud800 id"),
+    Opened(2, 20, 1, UUID, known_end=True),
+    Settled(1, 21, "superseded", "superseded"),
+    Opened(3, 30, 0, "", known_end=True),
+    Settled(3, 31, "completed", None),
+]
+
+
+@pytest.fixture
+def log(tmp_path):
+    return TurnLog(str(tmp_path), fsync=True)
+
+
+def size(log):
+    return os.path.getsize(log.path)
+
+
+def test_entries_come_back_as_they_were_added(log):
+    assert log.read() == ([], 0, 0)
+    for entry in ENTRIES:
+        log.append([entry])
+    assert log.read() == (ENTRIES, size(log), 0)
+
+
+def test_a_log_that_is_not_to_be_started_is_not(log, tmp_path):
+    log.append([Settled(1, 1, "completed", None)], create=False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_adding_an_entry_waits_for_no_disk(log):
+    log.append(ENTRIES[:1])
+    names = calls_of(lambda: log.append(ENTRIES[1:3]))
+    assert not {"fsync", "fdatasync"} & set(names)
+    assert names.count("write") == 1
+
+
+@pytest.mark.parametrize("cut", [1, 5, 17, 30])
+def test_a_torn_end_is_forgotten_and_written_over(log, cut):
+    log.append(ENTRIES[:3])
+    os.truncate(log.path, size(log) - cut)
+    assert log.read()[0] == ENTRIES[:2]
+    assert log.read().damaged == 0
+    log.append([ENTRIES[5]])
+    assert log.read() == ([*ENTRIES[:2], ENTRIES[5]], size(log), 0)
+
+
+def test_each_changed_byte_costs_an_entry_at_most_and_is_told(log):
+    log.append(ENTRIES)
+    with open(log.path, "rb") as file:
+        whole = file.read()
+    for position in range(len(whole)):
+        with open(log.path, "wb") as file:
+            file.write(whole[:position] + bytes([whole[position] ^ 0x40]) + whole[position + 1 :])
+        entries, _, damaged = log.read()
+        missing = len(ENTRIES) - len(entries)
+        assert [entry for entry in ENTRIES if entry in entries] == entries
+        assert missing <= 1
+        # The last entry cannot be told from one that was torn.
+        assert damaged == 1 or ENTRIES[-1] not in entries
+        log.append([Opened(9, 90)])
+        assert log.read().entries == [*entries, Opened(9, 90)]
+
+
+def test_a_newer_log_is_refused_and_not_touched(log):
+    with open(log.path, "wb") as file:
+        file.write(encode_frame(ormsgpack.packb(["turns", 2])) + encode_frame(b"whatever"))
+    before = size(log)
+    for attempt in (log.read, lambda: log.append(ENTRIES[:1])):
+        with pytest.raises(UnknownFormatError):
+            attempt()
+    assert size(log) == before
+
+
+def test_entries_of_unknown_kinds_are_passed_over_and_counted(log):
+    log.append(ENTRIES[:1])
+    junk = [
+        ["opened"],
+        ["x", 1, 2],
+        ["settled", 1, 2, "sleeping", None],
+        ["settled", 1, 2, "failed", "x"],
+        7,
+        ["opened", "1", 2],
+    ]
+    with open(log.path, "ab") as file:
+        file.write(b"".join(encode_frame(ormsgpack.packb(entry)) for entry in junk))
+    log.append(ENTRIES[1:2])
+    assert log.read() == (ENTRIES[:2], size(log), len(junk))
+
+
+def test_a_log_keeps_the_newest_turns_within_its_limit(log, monkeypatch):
+    monkeypatch.setattr(_turn_log, "TURNS_KEPT", 50)
+    monkeypatch.setattr(_turn_log, "LOG_LIMIT_BYTES", 8 << 10)
+    largest = 0
+    for token in range(1, 500):
+        log.append([Opened(token, token, known_end=True)])
+        log.append([Settled(token, token, "completed", None)])
+        largest = max(largest, size(log))
+        entries = log.read().entries
+        assert entries[-1] == Settled(token, token, "completed", None)
+        assert len({entry.token for entry in entries}) >= min(token, 20)
+    assert largest <= 8 << 10
+    assert os.listdir(os.path.dirname(log.path)) == ["turns"]
+
+
+def test_long_ids_do_not_make_every_entry_a_rewrite(log, monkeypatch):
+    monkeypatch.setattr(_turn_log, "LOG_LIMIT_BYTES", 8 << 10)
+    rewritten = 0
+    for token in range(1, 300):
+        rewritten += "replace" in calls_of(lambda token=token: log.append([Opened(token, token, 0, "x" * 200)]))
+    assert rewritten < 40
+    assert size(log) <= 8 << 10
+
+
+def test_what_a_dead_process_left_of_a_rewrite_is_no_hindrance(log, tmp_path):
+    (tmp_path / "turns.tmp").write_bytes(b"half")
+    log.append(ENTRIES)
+    assert log.read().entries == ENTRIES
+
+
+@pytest.mark.parametrize("code", CODES, ids=errno.errorcode.get)
+def test_an_append_that_fails_anywhere_leaves_the_log_as_it_was(tmp_path, code):
+    def fresh(name):
+        (tmp_path / name).mkdir()
+        log = TurnLog(str(tmp_path / name), fsync=True)
+        log.append(ENTRIES[:2])
+        return log
+
+    rehearsed = fresh("rehearsal")
+    for position, name in enumerate(calls_of(lambda: rehearsed.append(ENTRIES[2:3]))):
+        log = fresh(str(position))
+        with substituted(SystemCalls(once(position, code))):
+            try:
+                log.append(ENTRIES[2:3])
+            except StorageError:
+                expected = ENTRIES[:2], ENTRIES[:3]
+            else:
+                expected = (ENTRIES[:3],)
+        assert log.read().entries in expected, name
+        assert log.read().damaged == 0
+
+
+def test_a_record_tells_times_in_utc_and_nothing_that_is_not_known():
+    turn = LoggedTurn(Opened(5, 1_500_000_000, 4), "completed", None, 2_000_000_000)
+    record = record_of(turn, ("a", "b"))
+    assert (record.opened_at, record.settled_at) == (
+        datetime(1970, 1, 1, 0, 0, 1, 500_000, timezone.utc),
+        datetime(1970, 1, 1, 0, 0, 2, 0, timezone.utc),
+    )
+    assert (record.first_checkpoint_id, record.last_checkpoint_id, record.continues) == ("a", "b", 4)
+    record = record_of(LoggedTurn(Opened(5, 0), "unknown", None, None), None)
+    assert (record.settled_at, record.first_checkpoint_id, record.last_checkpoint_id, record.continues) == (None,) * 4

@@ -12,7 +12,7 @@ from types import MethodType
 from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
 
-from langchain_core.messages import BaseMessage, convert_to_messages
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.channels.delta import DeltaChannel
@@ -24,6 +24,7 @@ from langgraph.types import Command
 
 from ._evidence import anchor_of
 from ._guard_core import CHECKPOINTER_KEY, GuardCore
+from ._guarded_node import adds_messages
 from ._histories import is_healthy
 from ._offload import offload
 from ._open_turn import OpenTurn
@@ -157,7 +158,12 @@ class GuardedGraph:
 def _run_of(
     graph: GuardedGraph, given: Any, config: RunnableConfig | None, kwargs: dict[str, Any]
 ) -> GuardedRun | None:
-    merged = ensure_config(merge_configs(graph.config, config))
+    own = (config or {}).get("configurable", {})
+    if own.get("thread_id") is not None and not own.get(TASK_KEY):
+        # It names its thread, so it is a run of its own, also where it is called from a node of another graph.
+        merged = merge_configs(graph.config, config)
+    else:
+        merged = ensure_config(merge_configs(graph.config, config))
     conf = merged["configurable"]
     if conf.get("thread_id") is None or TASK_KEY in conf or conf.get("checkpoint_ns"):
         return None  # nothing is saved, or the run around this one has the turn
@@ -221,8 +227,11 @@ class GuardedRun:
                 reason = f"is that of another thread than {conf['thread_id']!r}; open one for this thread"
                 raise InvalidIdError("turn", dict(carried), reason)
             return None
+        opening = dict(conf)
+        if self._continues and (earlier := self._core.home.store.newest_turn(str(conf["thread_id"]))):
+            opening[TURN_KEY] = {"thread_id": str(conf["thread_id"]), "token": earlier}
         return self._core.home.turn(
-            cast(RunnableConfig, {"configurable": dict(conf)}),
+            cast(RunnableConfig, {"configurable": opening}),
             multitask_strategy=self._core.strategy,
             timeout=self._core.timeout,
         )
@@ -288,9 +297,9 @@ class GuardedRun:
         pending = [] if saved is None else saved.pending_writes or []
         recovery = Recovery(self._graph, self._plain, running, rules=rules, gated=gated_nodes(self._graph))
         history = self._history(saved)
-        for message in history or ():
-            if isinstance(message, BaseMessage) and message.type == "ai":
-                running.know(message)  # type: ignore[arg-type]
+        caller = next((message for message in reversed(history or ()) if isinstance(message, AIMessage)), None)
+        if caller is not None:
+            running.know(caller)
         if self._continues:
             is_cut_off = any(w[0] == NULL_TASK_ID and w[1] == rules.messages_key for w in pending)
             if is_cut_off and isinstance(self._given, Command):
@@ -298,10 +307,11 @@ class GuardedRun:
             if running.earlier.is_empty and not is_cut_off:
                 return None
             return recovery.before_continuing(is_cut_off=is_cut_off)
+        arriving = self._messages if self._messages is not None else []
         is_quiet = running.earlier.is_empty and not any(w[1] != INTERRUPT for w in pending)
-        if is_quiet and history is not None and is_healthy(history, unanswered=rules.unanswered):
+        if is_quiet and history is not None and is_healthy([*history, *arriving], unanswered=rules.unanswered):
             return None
-        return recovery.before_new_message()
+        return recovery.before_new_message(arriving)
 
     def _history(self, saved: CheckpointTuple | None) -> list[Any] | None:
         """The messages in a checkpoint; `None` where they are not all in it."""
@@ -321,7 +331,13 @@ class GuardedRun:
         running.history_length = len(history)
         if self._messages is None:
             return
-        waiting = undelivered(self._core.home.inbox(running.thread_id).pending(), history)
+        inbox = self._core.home.inbox(running.thread_id)
+        pending = inbox.pending()
+        waiting = undelivered(pending, history)
+        if len(waiting) < len(pending):
+            # Stored already, by a run that died before it could say so.
+            still = {message.id for message in waiting}
+            inbox.acknowledge({str(message.id) for message in pending} - still)
         # LangGraph has not read the list yet; it is this run's own.
         self._messages[:0] = waiting
         running.handed_on(str(message.id) for message in waiting)
@@ -343,7 +359,7 @@ class GuardedRun:
         try:
             self._open.settle(state, cause)
         finally:
-            self._core.forget(running, is_over=True, completed=state == "completed")
+            self._core.forget(running, is_over=True)
 
 
 def _with_messages(given: Any, graph: Pregel[Any, Any, Any, Any], key: str) -> tuple[Any, list[Any] | None]:
@@ -352,7 +368,7 @@ def _with_messages(given: Any, graph: Pregel[Any, Any, Any, Any], key: str) -> t
     if found is None or isinstance(found, Mapping):
         return given, None
     several = list(found) if isinstance(found, list) else [found]
-    if key in graph.channels and (isinstance(graph.channels[key], DeltaChannel) or _adds_messages(graph.channels[key])):
+    if key in graph.channels and adds_messages(graph.channels[key]):
         try:
             several = list(convert_to_messages(several))
         except (ValueError, TypeError, NotImplementedError):
@@ -369,12 +385,6 @@ def _with_messages(given: Any, graph: Pregel[Any, Any, Any, Any], key: str) -> t
     if hasattr(given, "model_copy"):
         return given.model_copy(update={key: several}), several
     return given, None
-
-
-def _adds_messages(channel: Any) -> bool:
-    operator = getattr(channel, "operator", None)
-    function = getattr(operator, "func", operator)
-    return "add_messages" in getattr(function, "__name__", "")
 
 
 # --- by hand ---
@@ -417,4 +427,4 @@ class _RunByHand(GuardedRun):
         gated: Collection[str] = gated_nodes(self._graph)
         return Recovery(
             self._graph, self._plain, self._running, rules=self._core.rules, gated=gated
-        ).before_new_message()
+        ).before_new_message([])

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -277,20 +277,36 @@ def is_text(path: Path) -> bool:
 
 def make_directory(directory: Path | None, *, root: Path, listed: list[str]) -> DemoFiles:
     """Make the demo's directory and write down which files the agent is to read."""
+    files = DemoFiles(make_empty_directory(directory))
+    with _usable(files.directory):
+        files.sections.mkdir(mode=0o700)
+        files.sources.write_text(json.dumps({"root": str(root), "files": listed}), encoding="utf-8")
+    return files
+
+
+def make_empty_directory(directory: Path | None) -> Path:
+    """Make a demo's directory, or check that it is empty; `None` makes a temporary one, which is kept.
+
+    Raises:
+        DemoUsageError: It is in use, or cannot be made.
+    """
     if directory is None:
         directory = Path(tempfile.mkdtemp(prefix="turncheckpoint-demo-"))
-    try:
+    with _usable(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(directory.iterdir()):
             msg = f"{directory} is not empty; name a new directory for the demo"
             raise DemoUsageError(msg)
-        files = DemoFiles(directory.resolve())
-        files.sections.mkdir(mode=0o700)
-        files.sources.write_text(json.dumps({"root": str(root), "files": listed}), encoding="utf-8")
+        return directory.resolve()
+
+
+@contextmanager
+def _usable(directory: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         msg = f"{directory} cannot be used as the demo's directory: {error.strerror}"
         raise DemoUsageError(msg) from error
-    return files
 
 
 def run_process(
@@ -306,11 +322,12 @@ def run_process(
         DemoFailedError: The worker ended by itself with an error.
     """
     log = files.directory / f"process-{number}.log"
-    with start_worker(files.directory, log=log, resume=number == 2, model=model) as worker:
+    arguments = [str(files.directory), *(["--resume"] if number == 2 else []), *(["--model", model] if model else [])]
+    with start_worker("_demo_worker", arguments, log=log) as worker:
         heard = _Process(number=number, pid=worker.pid, started=time.perf_counter())
         on_event(DemoEvent("start", number, worker.pid))
         assert worker.stdout is not None
-        for event in _read_events(worker.stdout):
+        for event in read_events(worker.stdout):
             _hear(heard, event, on_event)
             if heard.held_call is not None:
                 wait_until_recorded(files, calls=heard.calls[:-1])
@@ -324,17 +341,15 @@ def run_process(
             msg = f"process {number} ended with status {heard.status} before it was killed; see {log}"
             raise DemoFailedError(msg)
     elif heard.status != 0:
-        msg = f"process {number} failed with status {heard.status}; the end of {log}:\n{_last_lines(log)}"
+        msg = f"process {number} failed with status {heard.status}; the end of {log}:\n{last_lines(log)}"
         raise DemoFailedError(msg)
     return heard
 
 
 @contextmanager
-def start_worker(directory: Path, *, log: Path, resume: bool, model: str | None) -> Iterator[subprocess.Popen[str]]:
-    """Start the agent's process; whatever happens here, it does not outlive the block."""
-    command = [sys.executable, "-m", "langgraph_turncheckpoint._demo_worker", str(directory)]
-    command += ["--resume"] if resume else []
-    command += ["--model", model] if model is not None else []
+def start_worker(module: str, arguments: Sequence[str], *, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start one of our modules as a process; whatever happens here, it does not outlive the block."""
+    command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
     with (
         log.open("w", encoding="utf-8") as errors,
         subprocess.Popen(  # noqa: S603 - this interpreter and our own module
@@ -347,7 +362,8 @@ def start_worker(directory: Path, *, log: Path, resume: bool, model: str | None)
             worker.kill()
 
 
-def _read_events(stream: IO[str]) -> Iterator[dict[str, Any]]:
+def read_events(stream: IO[str]) -> Iterator[dict[str, Any]]:
+    """What a worker tells, as it tells it."""
     for line in stream:
         # A library may print something of its own.
         if line.startswith('{"event"'):
@@ -436,5 +452,6 @@ def find_missing_sections(summary: Path, *, root: Path, listed: list[str], scrip
     return tuple(missing)
 
 
-def _last_lines(log: Path, count: int = 8) -> str:
+def last_lines(log: Path, count: int = 8) -> str:
+    """The end of what a worker wrote to its standard error."""
     return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])

@@ -17,6 +17,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from . import _files
 from ._finalize import Policy
+from ._histories import is_healthy
 from ._journal import is_live, journal_path, journal_tokens
 from ._open_turn import end_of
 from ._policies import Policies
@@ -130,6 +131,9 @@ class GuardCore:
             if running is None:
                 if turn.journal is None:
                     self._mark(thread_id, turn)
+                for key in [key for key in self._live if key[0] == thread_id and key[1] < turn.token]:
+                    # Overtaken here: nothing of it starts or is recorded any more.
+                    self._live.pop(key).journal.close()
                 running = self._live[thread_id, turn.token] = RunningTurn(self.home.store, thread_id, turn)
             is_new = running.control is not control or control is None
             if is_new:
@@ -176,28 +180,36 @@ class GuardCore:
         try:
             self.home.store.settle_turn(running.thread_id, running.turn, state, cause, raise_token=False)
         finally:
-            self.forget(running, is_over=True, completed=state == "completed")
+            self.forget(running, is_over=True)
 
     def end_of_run(self, running: RunningTurn, error: BaseException | None) -> tuple[TurnState, Cause | None]:
         """Note how a run has ended. If it is complete, what its journal and older ones tell is in the checkpoints."""
         state, cause = end_of(error)
         if state == "completed" and running.is_paused:
             state = "paused"
-        running.end_run(state, cause)
-        if state == "completed":
+        running.is_absorbed = state == "completed" and self._is_absorbed(running)
+        running.end_run("unknown" if state == "completed" and not running.is_absorbed else state, cause)
+        if running.is_absorbed:
             if running.delivered:
                 self.home.inbox(running.thread_id).acknowledge(running.delivered)
             self._remove_older_journals(running)
         return state, cause
 
-    def forget(self, running: RunningTurn, *, is_over: bool, completed: bool = False) -> None:
+    def _is_absorbed(self, running: RunningTurn) -> bool:
+        """Whether a run that ended well has left nothing open; one that found nothing to do has changed nothing."""
+        if not running.is_watched:
+            return True
+        stored = running.stored_history
+        return stored is not None and is_healthy(stored, unanswered=self.rules.unanswered)
+
+    def forget(self, running: RunningTurn, *, is_over: bool) -> None:
         """A run, or its whole turn, is over."""
         running.control = None
         if not is_over:
             return
         with self._lock:
             self._live.pop((running.thread_id, running.token), None)
-        if completed and running.turn.journal is not None:
+        if running.is_absorbed and running.turn.journal is not None:
             running.turn.journal.close()
             _files.remove_file(running.turn.journal.path)
 

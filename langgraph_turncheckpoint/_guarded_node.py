@@ -17,6 +17,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Overwrite
 
 from ._guard_core import GuardCore
+from ._history_edits import edits_of
 from ._model_pass import Prepared, prepare
 from ._offload import offload
 from ._recovery import Rules
@@ -131,11 +132,17 @@ class _Guarded:
 
     def _result(self, config: RunnableConfig, prepared: Prepared, result: Any) -> Any:
         """What the node returned, and the history it was given, if that is new to the state."""
+        prepared.was_called()
         if not prepared.changed:
             return result
         key = self._rules.messages_key
         channel = channel_of(config, key)
         new = _messages_of(result, key)
+        edits = edits_of(prepared.old, prepared.messages) if adds_messages(channel) else None
+        if edits is not None:
+            # In front of what the node adds, and without a claim on what other nodes add in the same step.
+            removed, appended = edits
+            return [Command(update=[(key, removed), (key, appended)]), *_as_list(result)]
         if isinstance(channel, BinaryOperatorAggregate):
             history = channel.operator(prepared.messages, new) if new is not None else prepared.messages
         elif isinstance(channel, DeltaChannel):
@@ -161,6 +168,19 @@ def channel_of(config: RunnableConfig, key: str) -> Any:
         if isinstance(argument, Mapping) and key in argument and hasattr(argument[key], "from_checkpoint"):
             return argument[key]
     return None
+
+
+def adds_messages(channel: Any) -> bool:
+    """Whether a channel understands messages that are to be removed, by their ids."""
+    if isinstance(channel, DeltaChannel):
+        function: Any = channel.reducer
+    else:
+        function = getattr(channel, "operator", None)
+    function = getattr(function, "func", function)
+    return getattr(function, "__name__", "") in _MESSAGE_REDUCERS
+
+
+_MESSAGE_REDUCERS: Final = frozenset({"add_messages", "_add_messages", "_messages_delta_reducer"})
 
 
 def _history(state: Any, key: str) -> Any:

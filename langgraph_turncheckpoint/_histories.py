@@ -6,19 +6,23 @@ its message. Only lists of LangChain messages go in and out; where they are stor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
+from uuid import UUID, uuid4, uuid5
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 from ._finalize import Facts, Outcome, decide, marker_text, wording
 from ._pairing import Slot, Survey, is_surely_paired
+from ._tool_calls import Call
 from ._turn import Cause
 
 #: Key in `response_metadata` by which everything that this package makes can be told from what others said.
 METADATA_KEY: Final = "turncheckpoint"
+
+#: Names the ids of answers that are made.
+_ANSWERS: Final = UUID("b7d0a1f4-2c55-4f0d-9d41-0a3b6e8c7f12")
 
 #: Text instead of `wording`: fixed, or made from outcome, cause and tool call.
 Text = str | Callable[[Outcome, Cause, Mapping[str, Any]], str]
@@ -45,8 +49,8 @@ class Addition(NamedTuple):
             If there is no such message, the history is of another lineage and the addition is left out.
         message: The message; left out if the history has one with its id. Give it an id, or it is added each time.
             A ToolMessage is left out: what is known of results belongs into `Evidence.calls`.
-        required_follower: Leave it out if no message follows the place, so that the text of a reply is not put
-            behind a prompt that is about to be answered anyway.
+        required_follower: Leave it out if nothing follows the place, neither a message of the history nor a later
+            addition, so that the text of a reply is not put behind a prompt that is about to be answered anyway.
     """
 
     after: str | None
@@ -133,15 +137,27 @@ def finalize_history(
     items: Sequence[Any] = messages
     added: list[BaseMessage] = []
     if evidence is not None and evidence.additions:
-        items, added, until = _insert(messages, evidence.additions, until, follower_comes=follower_comes)
+        survey = None if is_surely_paired(messages) else Survey(messages, frozenset(unanswered), until)
+        groups = _by_block(evidence.additions, _blocks(messages, survey))
+        items, added, until = _insert(messages, groups, until, follower_comes=follower_comes)
     survey = None if is_surely_paired(items) else Survey(items, frozenset(unanswered), until)
     if survey is None or not survey.is_damaged:
         same = items if isinstance(items, list) else list(items)
         return FinalizedHistory(same, [], [], [], added, changed=bool(added))
     missing = list(survey.missing())
     last_ai = _last_ai(survey) if missing and evidence is not None else -1
+    known = {} if evidence is None else dict(evidence.calls)
     answers = {
-        id(slot): _answer(slot, survey, evidence, cause, texts or {}, in_last=slot.ai == last_ai) for slot in missing
+        id(slot): _answer(
+            slot.call,
+            _take(known, survey, slot),
+            evidence,
+            message_id=items[slot.ai].id,
+            cause=cause,
+            texts=texts or {},
+            is_of_last=slot.ai == last_ai,
+        )
+        for slot in missing
     }
     return FinalizedHistory(
         survey.rebuild({key: answer.message for key, answer in answers.items()}),
@@ -174,12 +190,17 @@ def marker(cause: Cause, token: int, *, id: str) -> HumanMessage:  # noqa: A002 
 
 
 def _answer(
-    slot: Slot, survey: Survey, evidence: Evidence | None, cause: Cause, texts: Mapping[str, Text], *, in_last: bool
+    call: Call,
+    entry: CallEvidence | None,
+    evidence: Evidence | None,
+    *,
+    message_id: str | None,
+    cause: Cause,
+    texts: Mapping[str, Text],
+    is_of_last: bool,
 ) -> GivenAnswer:
-    """What is true of a call without an answer, as an answer."""
-    call = slot.call
-    entry = None if evidence is None else _entry(slot, survey, evidence)
-    if evidence is not None and (entry is not None or in_last):
+    """What is true of a call without an answer, as an answer. `is_of_last`: its message is the last AIMessage."""
+    if evidence is not None and (entry is not None or is_of_last):
         cause = evidence.cause
     if entry is not None and entry.result is not None:
         result = entry.result
@@ -188,7 +209,7 @@ def _answer(
         return GivenAnswer(call.id, call.name, "recorded", cause, result)
     facts = Facts() if entry is None else entry.facts
     outcome, named = decide(facts, cause=cause, invalid=call.invalid)
-    waited = evidence is not None and evidence.paused and in_last and not facts.started
+    waited = evidence is not None and evidence.paused and is_of_last and not facts.started
     if waited and outcome in {"unknown", "not_run"}:
         outcome, named = "superseded", "superseded"
     text = texts.get(call.name, texts.get("*"))
@@ -196,16 +217,22 @@ def _answer(
         text = wording(outcome, named, call.name, error=facts.error or "")
     elif not isinstance(text, str):
         text = text(outcome, named, call.stated)
-    note = {"outcome": outcome, "cause": named, "turn_token": 0 if evidence is None else evidence.turn_token}
+    token = 0 if evidence is None else evidence.turn_token
+    note = {"outcome": outcome, "cause": named, "turn_token": token}
     message = ToolMessage(
         content=text,
         name=call.name,
         tool_call_id=call.id,
-        id=str(uuid4()),
+        id=_answer_id(message_id, call.id, token),
         status="error",
         response_metadata={METADATA_KEY: note},
     )
     return GivenAnswer(call.id, call.name, outcome, named, message)
+
+
+def _answer_id(ai_id: str | None, call_id: str, token: int) -> str:
+    """The same id each time, where the message with the call has one: two nodes may repair one history at once."""
+    return str(uuid4() if ai_id is None else uuid5(_ANSWERS, f"{ai_id!a} {call_id!a} {token}"))
 
 
 def _last_ai(survey: Survey) -> int:
@@ -217,67 +244,125 @@ def _last_ai(survey: Survey) -> int:
     return -1
 
 
-def _entry(slot: Slot, survey: Survey, evidence: Evidence) -> CallEvidence | None:
-    stated_id = slot.call.stated_id
-    if stated_id and stated_id != slot.call.id:
-        return None  # the second of two calls with one id: what is known is known of the first
-    call_id = slot.call.id
-    entry = evidence.calls.get((survey.items[slot.ai].id, call_id))
-    if entry is None and survey.newest_with[stated_id] == slot.ai:
-        entry = evidence.calls.get((None, call_id))
+def _take(known: dict[tuple[str | None, str], CallEvidence], survey: Survey, slot: Slot) -> CallEvidence | None:
+    """What is known of a call. It is taken out, so that no result is given twice where ids of messages repeat.
+
+    Of two calls with one id it is known of the first; the second has another id by now.
+    """
+    message_id, call_id = survey.items[slot.ai].id, slot.call.id
+    entry = None if message_id is None else known.pop((message_id, call_id), None)
+    if entry is None and survey.newest_with[slot.call.stated_id] == slot.ai:
+        entry = known.pop((None, call_id), None)
     return entry
 
 
 def _insert(
-    messages: Sequence[Any], additions: Sequence[Addition], until: int | None, *, follower_comes: bool
+    messages: Sequence[Any], groups: dict[int, list[Addition]], until: int | None, *, follower_comes: bool
 ) -> tuple[Sequence[Any], list[BaseMessage], int | None]:
-    """The history with the additions at their places, which of them were made, and where `until` is now."""
-    behind = _by_anchor(messages, additions)
-    if not behind:
+    """The history with additions behind its blocks, which of them were made, and where `until` is now."""
+    if not groups:
         return messages, [], until
-    last = max((place for place, item in enumerate(messages) if not isinstance(item, ToolMessage)), default=-1)
     out: list[Any] = []
     added: list[BaseMessage] = []
     until_now: int | None = None
-    anchors: list[str | None] = [None]
+    block = -1
+    choice = _Choice()
     for place, item in enumerate(messages):
-        if anchors and not isinstance(item, ToolMessage):
-            followed = follower_comes or place <= last
-            new = [message for anchor in anchors for message in _behind(anchor, behind, followed=followed)]
+        if not isinstance(item, ToolMessage):
+            new = choice.of(groups.pop(block, []), followed=True)
             out += new
             added += new
-            anchors.clear()
+            block = place
         if place == until:
             until_now = len(out)
         out.append(item)
-        if isinstance(item, BaseMessage) and item.id is not None and item.id in behind:
-            anchors.append(item.id)
-    new = [message for anchor in anchors for message in _behind(anchor, behind, followed=follower_comes)]
+    new = choice.of(groups.pop(block, []), followed=follower_comes)
     out += new
     added += new
     return (out, added, until_now) if added else (messages, [], until)
 
 
-def _by_anchor(messages: Sequence[Any], additions: Sequence[Addition]) -> dict[str | None, list[Addition]]:
-    """The additions that the history lacks, in order, by the id of the message they go behind."""
-    ids = {item.id for item in messages if isinstance(item, BaseMessage) and item.id is not None}
-    behind: dict[str | None, list[Addition]] = {}
+def _blocks(messages: Sequence[Any], survey: Survey | None) -> dict[str | None, int]:
+    """The place of the block that each message is in, by its id: an item with the answers behind it.
+
+    An answer that stands elsewhere belongs to the block that it is to be moved to.
+    """
+    moved = {} if survey is None else {slot.place: slot.ai for slot in survey.slots() if slot.is_astray}
+    block_of: dict[str | None, int] = {None: -1}
+    block = -1
+    for place, item in enumerate(messages):
+        if not isinstance(item, ToolMessage):
+            block = place
+        if isinstance(item, BaseMessage) and item.id is not None:
+            block_of[item.id] = moved.get(place, block)
+    return block_of
+
+
+def _by_block(additions: Sequence[Addition], block_of: Mapping[str | None, int]) -> dict[int, list[Addition]]:
+    """What the history lacks, by the block it goes behind.
+
+    Additions form trees, each behind its anchor. One goes behind the last of those before it in its tree that is
+    in the history, so that a second pass finds the same places.
+    """
+    known: set[str] = set()
+    nodes: list[Addition] = []
     for addition in additions:
-        message = addition.message
-        if message.id not in ids and not isinstance(message, ToolMessage):
-            behind.setdefault(addition.after, []).append(addition)
-            if message.id is not None:
-                ids.add(message.id)
-    return behind
+        if not isinstance(addition.message, ToolMessage) and addition.message.id not in known:
+            nodes.append(addition)
+            known.update(filter(None, [addition.message.id]))
+    behind: dict[str | int, list[Addition]] = {}
+    for node in nodes:
+        if node.after in known:
+            behind.setdefault(node.after, []).append(node)
+        elif node.after in block_of:
+            behind.setdefault(block_of[node.after], []).append(node)
+    groups: dict[int, list[Addition]] = {}
+    for block in sorted(key for key in behind if isinstance(key, int)):
+        _walk(behind.pop(block), block, behind, block_of, groups)
+    for node in nodes:  # what stands in the history is an anchor even if its own is gone
+        if node.message.id in behind and node.message.id in block_of:
+            _walk([node], -1, behind, block_of, groups)
+    return groups
 
 
-def _behind(anchor: str | None, behind: dict[str | None, list[Addition]], *, followed: bool) -> Iterator[BaseMessage]:
-    """What goes behind a message, and behind that in turn. Each addition is taken out of `behind`."""
-    stack = behind.pop(anchor, [])[::-1]
+def _walk(
+    siblings: list[Addition],
+    block: int,
+    behind: dict[str | int, list[Addition]],
+    block_of: Mapping[str | None, int],
+    groups: dict[int, list[Addition]],
+) -> None:
+    """Sort additions, and all behind them, into groups. What is done is taken out of `behind`."""
+    stack = siblings[::-1]
     while stack:
-        addition = stack.pop()
-        if addition.required_follower and not followed:
-            continue
-        yield addition.message
-        if addition.message.id is not None:
-            stack += reversed(behind.pop(addition.message.id, []))
+        node = stack.pop()
+        if node.message.id is not None and node.message.id in block_of:
+            block = max(block, block_of[node.message.id])
+        else:
+            groups.setdefault(block, []).append(node)
+        if node.message.id is not None:
+            stack += reversed(behind.pop(node.message.id, []))
+
+
+class _Choice:
+    """Which additions are made, asked for one block after the other."""
+
+    def __init__(self) -> None:
+        self._conditional: set[str] = set()  # needs a follower, or stands behind one that does
+        self._left_out: set[str] = set()
+
+    def of(self, group: list[Addition], *, followed: bool) -> list[BaseMessage]:
+        """Those of one block. Any that is sure to be made is a follower of those before it."""
+        last_sure = -1
+        for n, (after, message, required) in enumerate(group):
+            if not required and after not in self._conditional:
+                last_sure = n
+            elif message.id is not None:
+                self._conditional.add(message.id)
+        chosen: list[BaseMessage] = []
+        for n, (after, message, required) in enumerate(group):
+            if after not in self._left_out and not (required and not followed and n > last_sure):
+                chosen.append(message)
+            elif message.id is not None:
+                self._left_out.add(message.id)
+        return chosen

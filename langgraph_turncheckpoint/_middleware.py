@@ -16,8 +16,10 @@ from langgraph.types import Command
 
 from ._guard_core import CHECKPOINTER_KEY, GuardCore
 from ._histories import finalize_history
+from ._history_edits import edits_of
 from ._model_pass import Prepared, prepare
 from ._offload import offload
+from ._running import new_id
 from ._runs import RUNTIME_KEY
 from ._tool_gate import aguarded_call, guarded_call
 
@@ -115,6 +117,7 @@ def _config_of(request: ModelRequest[Any]) -> RunnableConfig:
 
 def _with_history(response: Any, prepared: Prepared) -> Any:
     """The model's response, and the history in front of it."""
+    prepared.was_called()
     if not prepared.changed:
         return response
     command = None
@@ -123,8 +126,16 @@ def _with_history(response: Any, prepared: Prepared) -> Any:
     if isinstance(response, AIMessage):
         response = ModelResponse(result=[response])
     result = cast("ModelResponse[Any]", response).result
-    update: dict[str, Any] = {"messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *prepared.messages, *result]}
-    if command is not None and isinstance(command.update, dict):
-        own = command.update.get("messages")
-        update = {**command.update, "messages": [*update["messages"], *(own or ())]}
+    for message in result:
+        if message.id is None:
+            message.id = new_id()
+    # LangChain writes the reply first; it is taken back, and comes again behind the history.
+    edits = edits_of([*prepared.old, *result], [*prepared.messages, *result])
+    if edits is None:
+        writes: list[Any] = [[RemoveMessage(id=REMOVE_ALL_MESSAGES), *prepared.messages, *result]]
+    else:
+        writes = list(edits)
+    update = [("messages", write) for write in writes]
+    if command is not None:
+        update = [*command._update_as_tuples(), *update]  # noqa: SLF001 - an update has many shapes, and this knows them
     return ExtendedModelResponse(model_response=response, command=Command(update=update))

@@ -23,14 +23,22 @@ class Prepared(NamedTuple):
     """What a model is to be called with.
 
     Attributes:
+        running: The turn.
+        old: The history in the state.
         messages: The history, in order.
         changed: Whether it differs from the state, which must be told then.
         reply: The model's reply, if it is known already: it must not be asked again.
     """
 
+    running: RunningTurn
+    old: Sequence[Any]
     messages: list[Any]
     changed: bool
     reply: AIMessage | None = None
+
+    def was_called(self) -> None:
+        """The model has replied, and what was put in order is written with its reply."""
+        self.running.is_recovered = True
 
 
 def prepare(
@@ -57,26 +65,27 @@ def prepare(
     """
     running.check()
     running.history_seen(len(history))
-    first, running.is_recovered = not running.is_recovered, True
+    first = not running.is_recovered
     checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
     if first:
         _record_prompt(running, history)
         reply = recorded_reply(running.earlier, history, checkpoint_ns=checkpoint_ns)
         if reply is not None:
             running.know(reply)
-            return Prepared(list(history), changed=False, reply=reply)
+            return Prepared(running, history, list(history), changed=False, reply=reply)
     messages: list[Any] = history if isinstance(history, list) else list(history)
     changed = False
     has_evidence = first and not running.earlier.is_empty
     if has_evidence or not is_healthy(history, unanswered=rules.unanswered):
         done = _finalized(running, history, rules=rules, saver=saver, config=config)
         messages, changed = done
-    waiting = [] if checkpoint_ns else undelivered(inbox.pending(), messages)
-    fresh = [message for message in waiting if message.id not in running.delivered]
-    if fresh:
-        running.handed_on(str(message.id) for message in fresh)
-        messages, changed = [*messages, *fresh], True
-    return Prepared(messages, changed)
+    pending = [] if checkpoint_ns else inbox.pending()
+    waiting = undelivered(pending, messages)
+    # Those that the history has already were stored by a run that died before it could say so.
+    running.handed_on(str(message.id) for message in pending)
+    if waiting:
+        messages, changed = [*messages, *waiting], True
+    return Prepared(running, history, messages, changed)
 
 
 def _finalized(

@@ -48,8 +48,8 @@ _PAIRED: Final = (AIMessage, ToolMessage)
 def _repeats(content: list[Any], wanted: set[Any]) -> bool:
     """Whether all calls in the content are among those wanted."""
     for block in content:
-        key = CALL_BLOCKS.get(block["type"])
-        if key is not None and block[key] not in wanted:
+        kind = block["type"]
+        if kind in CALL_BLOCKS and block[CALL_BLOCKS[kind]] not in wanted:
             return False
     return True
 
@@ -138,7 +138,7 @@ class Survey:
                 for slot in reversed(slots):
                     waiting[slot.call.stated_id].append(slot)
             else:
-                if just_behind >= 0 and isinstance(item, HumanMessage) and type(item.content) is list:
+                if isinstance(item, HumanMessage) and type(item.content) is list:
                     _answer_in_content(item.content, waiting, just_behind)
                 just_behind = -1
 

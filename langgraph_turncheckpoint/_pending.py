@@ -19,8 +19,12 @@ from ._transcript import messages_in
 #: How many checkpoints are looked at, from the newest back, before a result is given up.
 CHECKPOINTS_LOOKED_AT: Final = 32
 
-#: The channel that a pause is written to.
+#: The channels that a pause and an error are written to.
 INTERRUPT: Final = "__interrupt__"
+ERROR: Final = "__error__"
+
+#: How errors begin that are none of the task's own.
+_STOPPED: Final = ("CancelledError", "KeyboardInterrupt", "SystemExit", "GeneratorExit")
 
 
 class PendingEvidence(NamedTuple):
@@ -33,6 +37,20 @@ class PendingEvidence(NamedTuple):
 
     calls: dict[tuple[str | None, str], CallEvidence]
     paused: bool
+
+
+class Results(NamedTuple):
+    """What the pending writes of one checkpoint tell.
+
+    Attributes:
+        answers: The answers of tools.
+        paused: Whether one of its tasks waits for a person.
+        errors: What its tasks have raised.
+    """
+
+    answers: list[ToolMessage]
+    paused: bool
+    errors: list[str]
 
 
 def pending_evidence(
@@ -56,27 +74,43 @@ def pending_evidence(
     for _ in range(CHECKPOINTS_LOOKED_AT):
         if saved is None or not missing:
             break
-        results, is_paused = results_in(saved, messages_key)
-        for message in results:
+        results = results_in(saved, messages_key)
+        for message in results.answers:
             if message.tool_call_id in missing:
                 missing.discard(message.tool_call_id)
                 ai_id = _caller(saved, message.tool_call_id, messages_key)
                 found[ai_id, message.tool_call_id] = CallEvidence(Facts(result=True), message)
-        if is_paused and _has_call(saved, missing, messages_key):
-            paused = True
+        open_here = [call_id for call_id in missing if last_caller(_history(saved, messages_key), call_id)]
+        paused = paused or (results.paused and bool(open_here))
+        if len(open_here) == len(results.errors) == 1:
+            # Which task ran which call is not written down; where one of each is left, there is no doubt.
+            ai_id = _caller(saved, open_here[0], messages_key)
+            found[ai_id, open_here[0]] = CallEvidence(Facts(started=True, error=results.errors[0]))
         saved = saver.get_tuple(saved.parent_config) if saved.parent_config is not None else None
     return PendingEvidence(found, paused)
 
 
-def results_in(saved: CheckpointTuple, messages_key: str) -> tuple[list[ToolMessage], bool]:
-    """The answers of tools among a checkpoint's pending writes, and whether one of its tasks has paused."""
-    results, paused = [], False
+def results_in(saved: CheckpointTuple, messages_key: str) -> Results:
+    """What a checkpoint's pending writes tell."""
+    answers: list[ToolMessage] = []
+    errors, paused = [], False
     for _, channel, value in saved.pending_writes or ():
         if channel == INTERRUPT:
             paused = True
+        elif channel == ERROR and (text := error_text(value)):
+            errors.append(text)
         elif channel == messages_key:
-            results += [message for message in messages_in(value) if isinstance(message, ToolMessage)]
-    return results, paused
+            answers += [message for message in messages_in(value) if isinstance(message, ToolMessage)]
+    return Results(answers, paused, errors)
+
+
+def error_text(error: object) -> str:
+    """A stored error, as text; empty if it only says that the task was stopped.
+
+    Some serializers keep the exception, others what it looks like.
+    """
+    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    return "" if text.startswith(_STOPPED) else text
 
 
 def _history(saved: CheckpointTuple, messages_key: str) -> Sequence[Any]:
@@ -87,10 +121,6 @@ def _history(saved: CheckpointTuple, messages_key: str) -> Sequence[Any]:
 def _caller(saved: CheckpointTuple, call_id: str, messages_key: str) -> str | None:
     message = last_caller(_history(saved, messages_key), call_id)
     return None if message is None else message.id
-
-
-def _has_call(saved: CheckpointTuple, call_ids: Collection[str], messages_key: str) -> bool:
-    return any(last_caller(_history(saved, messages_key), call_id) is not None for call_id in call_ids)
 
 
 def last_caller(history: Sequence[Any], call_id: str) -> AIMessage | None:

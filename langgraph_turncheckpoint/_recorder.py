@@ -2,7 +2,7 @@
 and tools of every node and subgraph; what is made of the records is not its business.
 
 It runs inline, also in event loops, so that records keep the order of events. Streamed text costs an append to a
-list; what waits for the disk is the start of a tool, and the first model call of a run.
+list. Only the start of a tool that no `ToolNode` runs waits for the disk here; others are recorded before.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from uuid import UUID
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent
-from langgraph.errors import GraphBubbleUp
+from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
 from . import _transcript as kinds
 from ._evidence import anchor_of
-from ._finalize import decide_resume
+from ._finalize import Policy, decide_resume
 from ._running import RunningTurn
 from .errors import UnresolvedCallError
 
@@ -32,13 +32,13 @@ class RunRecorder(GraphCallbackHandler):
 
     Args:
         running: The turn it belongs to.
-        policy_of: The restart policy of a tool, by its name.
+        policy_of: The restart policy of a tool, by its name and metadata.
     """
 
     raise_error = True  # so that a tool whose start cannot be recorded does not run
     run_inline = True  # so that records keep the order of events
 
-    def __init__(self, running: RunningTurn, policy_of: Callable[[str], str]) -> None:
+    def __init__(self, running: RunningTurn, policy_of: Callable[[str, Mapping[str, Any] | None], Policy]) -> None:
         super().__init__()
         self.running, self._policy_of = running, policy_of
         self._models: set[UUID] = set()
@@ -78,7 +78,7 @@ class RunRecorder(GraphCallbackHandler):
         metadata: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """A model is called; what it was called with is durable before it is."""
+        """A model is called."""
         if HIDDEN_TAGS.intersection(tags or ()):
             return
         self._models.add(run_id)
@@ -160,13 +160,15 @@ class RunRecorder(GraphCallbackHandler):
         if not call_id:
             return  # called by code, not by a model
         name = str((serialized or {}).get("name") or kwargs.get("name") or "tool")
-        policy = self._policy_of(name)
+        self._tools[run_id] = call_id
+        if self.running.disarm(call_id):
+            return
+        policy = self._policy_of(name, metadata)
         if not self.running.is_allowed(call_id):
-            action = decide_resume(self.running.facts(call_id), policy)  # type: ignore[arg-type]
+            action = decide_resume(self.running.facts(call_id), policy)
             if action != "run":
                 raise UnresolvedCallError(self.running.thread_id, call_id, name)
         self.running.tool_started(call_id, name, must_be_durable=policy != "rerun")
-        self._tools[run_id] = call_id
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """A tool gave its result."""
@@ -179,9 +181,9 @@ class RunRecorder(GraphCallbackHandler):
         call_id = self._tools.pop(run_id, None)
         if call_id is None:
             return
-        if isinstance(error, GraphBubbleUp):
+        if isinstance(error, GraphInterrupt):
             self.running.tool_paused(call_id)
-        elif isinstance(error, Exception) and not isinstance(error, asyncio.CancelledError):
+        elif isinstance(error, Exception) and not isinstance(error, (asyncio.CancelledError, GraphBubbleUp)):
             self.running.tool_failed(call_id, f"{type(error).__name__}: {error}")
 
 

@@ -7,6 +7,7 @@ the history is replaced in the same way.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -20,7 +21,9 @@ from langgraph.pregel import Pregel
 from langgraph.types import Overwrite, StateSnapshot
 
 from ._evidence import Wishes, evidence_of
-from ._histories import Evidence, FinalizedHistory, GivenAnswer, Text, finalize_history
+from ._finalize import Facts
+from ._histories import CallEvidence, Evidence, FinalizedHistory, GivenAnswer, Text, finalize_history
+from ._pending import error_text
 from ._running import RunningTurn
 from ._transcript import Transcript
 from ._turn import Cause
@@ -106,23 +109,35 @@ class Recovery:
         self._rules, self._gated = rules, gated
         self._state, self._cause = running.end_cause()
 
-    def before_new_message(self) -> Steps:
-        """Close everything that is open: a new message comes instead of the run going on."""
+    def before_new_message(self, arriving: list[Any]) -> Steps:
+        """Close everything that is open: new messages come instead of the run going on.
+
+        Args:
+            arriving: Those messages. Answers to calls among them are taken to their place and out of this list.
+        """
         snapshot: StateSnapshot = yield Operation("get_state", (self._config,))
         committed = False
         paused = any(task.interrupts for task in snapshot.tasks)
+        errors = [text for task in snapshot.tasks if task.error is not None and (text := error_text(task.error))]
         if any(task.result is not None for task in snapshot.tasks):
             # Finished siblings keep what they gave, in the order of the tasks; nothing is pending any more.
             yield Operation("update_state", (self._config, None, END))
             snapshot, committed = (yield Operation("get_state", (self._config,))), True
-        first = done = self._finalize(self._history(snapshot), paused=paused, follower_comes=True)
+        stored = self._history(snapshot)
+        first = done = self._finalize([*stored, *arriving], paused=paused, errors=errors)
+        if not first.changed:
+            return self._report(first, changed=committed)
+        arriving[:] = [message for message in arriving if not isinstance(message, ToolMessage)]
+        coming = {id(message) for message in arriving}
         for _ in range(REPLACEMENT_ATTEMPTS):
-            if not done.changed:
+            history = [message for message in done.messages if id(message) not in coming]
+            if history == stored:
                 break
-            yield from self._replace(snapshot, done.messages)
+            yield from self._replace(snapshot, history)
             snapshot = yield Operation("get_state", (self._config,))
-            done = self._finalize(self._history(snapshot), paused=paused, follower_comes=True)
-        return self._report(first, changed=committed or first.changed)
+            stored = self._history(snapshot)
+            done = self._finalize([*stored, *arriving], paused=paused)
+        return self._report(first, changed=True)
 
     def before_continuing(self, *, is_cut_off: bool = False) -> Steps:
         """Bring back what had not reached the checkpoints, so that the run goes on from what really happened.
@@ -235,10 +250,23 @@ class Recovery:
                 found.add(reply.checkpoint_ns)
         return found
 
-    def _finalize(self, history: list[Any], *, paused: bool, follower_comes: bool) -> FinalizedHistory:
+    def _finalize(
+        self, history: list[Any], *, paused: bool, follower_comes: bool = True, errors: Sequence[str] = ()
+    ) -> FinalizedHistory:
+        evidence = self._evidence(history, paused=paused)
+        done = self._finalized(history, evidence, follower_comes=follower_comes)
+        unknown = [answer for answer in done.answers if answer.outcome == "unknown"]
+        if len(errors) == len(unknown) == 1:
+            # No journal knows; but where one error and one call are left, they belong together.
+            raised = CallEvidence(Facts(started=True, error=errors[0]))
+            calls = {**evidence.calls, (None, unknown[0].call_id): raised}
+            done = self._finalized(history, dataclasses.replace(evidence, calls=calls), follower_comes=follower_comes)
+        return done
+
+    def _finalized(self, history: list[Any], evidence: Evidence, *, follower_comes: bool) -> FinalizedHistory:
         return finalize_history(
             history,
-            self._evidence(history, paused=paused),
+            evidence,
             unanswered=self._rules.unanswered,
             texts=self._rules.texts,
             follower_comes=follower_comes,

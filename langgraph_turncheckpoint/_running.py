@@ -64,18 +64,25 @@ class RunningTurn:
         #: Ids of messages from the inbox that this run has handed on.
         self.delivered: set[str] = set()
         self.history_length = 0
+        #: Whether the run's checkpoints pass through the guard; if so, the last history that was stored.
+        self.is_watched = False
+        #: Whether all that the run has recorded is in its checkpoints.
+        self.is_absorbed = False
+        self.stored_history: Sequence[Any] | None = None
         self._codec = store.codec
         self._clock = clock
         self._lock = threading.RLock()
         self._callers: dict[str, str | None] = {}
         self._covered: set[str | None] = set()
         self._fresh: set[str | None] = set()
+        #: Calls that are running in an event loop, by AI message.
+        self.in_flight: dict[str | None, dict[str, Any]] = {}
         self._allowed: set[str] = set()
+        self._armed: set[str] = set()
         self._unwritten: dict[tuple[str, str], list[str]] = {}
         self._last_flush = 0.0
         self._timer: threading.Timer | None = None
         self._gap = self._has_warned = False
-        self._is_prompt_durable = False
 
     @property
     def token(self) -> int:
@@ -92,10 +99,12 @@ class RunningTurn:
         """A run begins: what its turn and earlier ones have recorded so far is what it finds."""
         with self._lock:
             self.control = control
-            self.is_recovered = self.is_paused = self._is_prompt_durable = False
+            self.is_recovered = self.is_paused = self.is_absorbed = False
             self._allowed.clear()
+            self._armed.clear()
             self._fresh.clear()
             self.history_length = 0
+            self.stored_history = None
         if self.turn.base is not None:
             discard_journals_before(self.store, self.thread_id, self.token)
         self.earlier = load_transcript(self.store, self.thread_id, self.token)
@@ -127,6 +136,18 @@ class RunningTurn:
         with self._lock:
             self._allowed.add(call_id)
 
+    def arm(self, call_id: str) -> None:
+        """The start of a call is recorded; the tool itself has not begun."""
+        with self._lock:
+            self._armed.add(call_id)
+
+    def disarm(self, call_id: str) -> bool:
+        """A tool begins; whether its start is recorded already. Another try of it is another start."""
+        with self._lock:
+            was_armed = call_id in self._armed
+            self._armed.discard(call_id)
+            return was_armed
+
     def is_allowed(self, call_id: str) -> bool:
         """Whether a call that did start before may start again."""
         return call_id in self._allowed
@@ -134,14 +155,13 @@ class RunningTurn:
     # --- what happens ---
 
     def prompt(self, after: str | None, messages: Sequence[BaseMessage]) -> None:
-        """A run was started with messages that stand behind the message `after`."""
+        """A run was started with messages that stand behind the message `after`. Durable on return."""
         if messages:
-            self._write(kinds.PROMPT, [after, list(messages)])
+            self._write(kinds.PROMPT, [after, list(messages)], sync=True)
 
     def model_started(self, run: str, anchor: str | None, node: str, checkpoint_ns: str) -> None:
-        """A model is called. What it was called with is durable from here on."""
-        first, self._is_prompt_durable = not self._is_prompt_durable, True
-        self._write(kinds.MODEL, [run, anchor, node, checkpoint_ns], sync=first)
+        """A model is called."""
+        self._write(kinds.MODEL, [run, anchor, node, checkpoint_ns])
 
     def text(self, run: str, delta: str, *, kind: str = kinds.TEXT) -> None:
         """A piece of a reply was streamed; written at most every `FLUSH_SECONDS`."""
@@ -254,7 +274,8 @@ class RunningTurn:
 
     def end_run(self, state: TurnState, cause: Cause | None) -> None:
         """The run is over; its turn may go on with another one."""
-        self._write(kinds.ENDED, [state, cause])
+        if not self.journal.is_blank:
+            self._write(kinds.ENDED, [state, cause])
 
     # --- writing ---
 

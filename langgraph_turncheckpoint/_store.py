@@ -8,7 +8,6 @@ import heapq
 import itertools
 import os
 import threading
-import time
 import warnings
 import weakref
 from collections import OrderedDict
@@ -18,11 +17,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from . import _files, _turns
+from . import _files
 from ._checkpoint_files import NamespaceFiles
 from ._commits import Target, WriteJob
 from ._encoder import Encoder
-from ._journal import JournalFile
 from ._layout import checkpoint_stem
 from ._ledger import HeldLedger
 from ._loading import (
@@ -36,12 +34,11 @@ from ._loading import (
 )
 from ._records import NO_REFS, BlobRef, Image, Section
 from ._serde import ValueCodec
-from ._shared import shared_state
 from ._sharing import Known
 from ._thread_files import ThreadFiles, thread_ids
-from ._turn import Cause, LedgerEvent, LedgerState, LoggedTurn, Strategy, TurnState, check_current
-from ._turn_log import TurnRecord, record_of
-from ._turns import PendingTurn, Turn, Wish
+from ._turn import LedgerState
+from ._turn_store import TurnStore
+from ._turns import Turn
 from .errors import (
     DamagedCheckpointError,
     DamageWarning,
@@ -136,7 +133,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_locks)
 
 
-class Store:
+class Store(TurnStore):
     """The checkpoints in one directory.
 
     Args:
@@ -147,10 +144,9 @@ class Store:
     """
 
     def __init__(self, root: str, serde: SerializerProtocol, *, fsync: bool, strict: bool) -> None:
-        self.root, self.fsync, self.strict = root, fsync, strict
-        self._serde, self._codec = serde, ValueCodec(serde)
+        super().__init__(root, serde, fsync=fsync)
+        self.strict, self._codec = strict, ValueCodec(serde)
         self._known = _KnownPages()
-        self._shared = shared_state(root)
 
     @property
     def codec(self) -> ValueCodec:
@@ -165,195 +161,9 @@ class Store:
             clone._known = self._known  # what one has written the other can refer to
         return clone
 
-    def thread(self, thread_id: str) -> ThreadFiles:
-        """The files of a thread."""
-        return ThreadFiles(self.root, thread_id, fsync=self.fsync)
-
-    # --- turns ---
-
-    def run_turn(self, control: object, thread_id: str, *, base: str) -> Turn:
-        """The turn of a LangGraph run; its first contact with the thread opens it."""
-        run = self._shared.runs.turn_of(control, thread_id)
-        with run.lock:
-            if run.turn is None:
-                run.turn = _turns.open_run(self.thread(thread_id), fsync=self.fsync, base=base)
-            return run.turn
-
-    def explicit_turn(self, thread_id: str, token: int) -> Turn:
-        """The turn that an explicit token stands for."""
-        return self._shared.runs.explicit(thread_id, token)
-
-    def pending_turn(
-        self,
-        thread_id: str,
-        *,
-        base: str = "",
-        strategy: Strategy = "interrupt",
-        timeout: float | None = None,
-        continues: int = 0,
-    ) -> PendingTurn:
-        """Attempts to open a turn by hand, for a caller who waits in its own colour; see `open_turn`.
-
-        The turn that comes of them must be handed to `adopt_turn`.
-        """
-        wish = Wish(self.thread(thread_id), strategy, base=base, continues=continues, names_thread=self._names_threads)
-        return PendingTurn(wish, fsync=self.fsync, timeout=timeout)
-
-    def open_turn(
-        self,
-        thread_id: str,
-        *,
-        base: str = "",
-        strategy: Strategy = "interrupt",
-        timeout: float | None = None,
-        continues: int = 0,
-    ) -> Turn:
-        """Open a turn by hand, waiting for it if the strategy says so. Its token is durable, its journal is open.
-
-        Args:
-            thread_id: The thread.
-            base: The checkpoint that the turn is pointed at by id; empty if it starts from the latest.
-            strategy: What to do if the thread is busy.
-            timeout: With "enqueue", seconds to wait; `None` for as long as it takes.
-            continues: The token of the turn it continues, or 0.
-
-        Raises:
-            ThreadBusyError: The thread is busy, or still is after waiting. Nothing has changed.
-            ThreadClosedError: The thread is closed. Nothing has changed.
-        """
-        pending = self.pending_turn(thread_id, base=base, strategy=strategy, timeout=timeout, continues=continues)
-        try:
-            while (turn := pending.attempt()) is None:
-                time.sleep(pending.pause())
-            self.adopt_turn(thread_id, turn)
-            return turn
-        except BaseException:
-            pending.abandon()
-            raise
-
-    def adopt_turn(self, thread_id: str, turn: Turn) -> None:
-        """Let a turn opened here be the one that its token stands for in a config."""
-        self._shared.runs.adopt(thread_id, turn)
-
-    def mark_run(self, thread_id: str, turn: Turn, *, start: str | None = None, continues: int = 0) -> JournalFile:
-        """Give the turn of a plain run a journal: from now on the thread is busy until it settles.
-
-        Args:
-            thread_id: The thread.
-            turn: The turn, from `run_turn`.
-            start: The newest checkpoint of the root namespace before the run's input; the newest there is, if `None`.
-            continues: The token of the turn it continues, or 0.
-
-        Raises:
-            StaleTurnError, ThreadClosedError: It is not the newest turn any more. Nothing has changed.
-            StorageError: The system refused. The turn has no journal.
-        """
-        return _turns.mark_run(
-            self.thread(thread_id),
-            turn,
-            start=start,
-            continues=continues,
-            names_thread=self._names_threads,
-            fsync=self.fsync,
-        )
-
-    @property
-    def _names_threads(self) -> bool:
-        # With an encrypting serializer nothing but ids of checkpoints, order and sizes is readable.
-        return getattr(self._serde, "cipher", None) is None
-
-    def check_turn(self, thread_id: str, turn: Turn) -> None:
-        """Refuse a run whose explicit turn is over already."""
-        state = self.thread(thread_id).ledger.read()
-        if state is not None:
-            check_current(state, turn.token, thread_id=thread_id)
-
-    def point_turn(self, thread_id: str, turn: Turn, base: str) -> None:
-        """Record that a turn starts over from an old checkpoint."""
-        _turns.point_turn(self.thread(thread_id), turn, base)
-
-    def settle_turn(
-        self, thread_id: str, turn: Turn, state: TurnState, cause: Cause | None = None, *, raise_token: bool = True
-    ) -> None:
-        """End a turn, and say how; what was said of it first stays.
-
-        Args:
-            thread_id: The thread.
-            turn: The turn.
-            state: How it ended. One that is not the newest any more was superseded, whatever this says.
-            cause: Why it ended before its work was done.
-            raise_token: Whether to refuse what it has not written by now; not for a run that LangGraph still ends.
-        """
-        self._shared.runs.forget(thread_id, turn)
-        _turns.settle(self.thread(thread_id), turn, state, cause, raise_token=raise_token)
-
-    def is_busy(self, thread_id: str) -> bool:
-        """Whether a turn whose end is known is running."""
-        return _turns.is_busy(self.thread(thread_id))
-
-    def generation_dir(self, thread_id: str) -> str:
-        """The directory of the thread's present life, where its journals are; it need not exist."""
-        thread = self.thread(thread_id)
-        return thread.generation(thread.ledger.read() or LedgerState())
-
-    def settle_cause(self, thread_id: str, token: int) -> tuple[TurnState, Cause | None]:
-        """State and cause of a turn, as its record has them; both "unknown" where there is no record."""
-        for turn in self._logged_turns(thread_id)[1]:
-            if turn.opened.token == token:
-                return turn.state, turn.cause
-        return "unknown", "unknown"
-
-    def turns(self, thread_id: str, limit: int | None) -> list[TurnRecord]:
-        """The records of a thread's turns, newest first; see `TurnCheckpointSaver.turns`."""
-        state, turns = self._logged_turns(thread_id)
-        chosen = turns if limit is None else turns[:limit]
-        written = self._written_by(thread_id, state, chosen) if chosen else {}
-        return [record_of(turn, written.get(turn.opened.token)) for turn in chosen]
-
-    def _logged_turns(self, thread_id: str) -> tuple[LedgerState, list[LoggedTurn]]:
-        thread = self.thread(thread_id)
-        state = thread.ledger.read()
-        if state is None:
-            return LedgerState(), []
-        turns, damaged = _turns.logged_turns(thread, state)
-        if damaged:
-            text = f"{thread.generation(state)}: the log of the turns is damaged in {damaged} places; the rest is used"
-            warnings.warn(text, DamageWarning, stacklevel=5)
-        return state, turns
-
-    def _written_by(
-        self, thread_id: str, state: LedgerState, turns: Sequence[LoggedTurn]
-    ) -> dict[int, tuple[str, str]]:
-        """The first and the last checkpoint of the root namespace that each of the turns wrote."""
-        files = self.thread(thread_id).namespace(state, "")
-        wanted = {turn.opened.token for turn in turns}
-        # Nothing that a turn wrote is older than what was the newest before it.
-        starts = [turn.opened.start for turn in turns]
-        oldest = min((start for start in starts if start is not None), default="")
-        # Nobody looked what that was when a plain run began. Its token tells: tokens only grow.
-        lowest = min((turn.opened.token for turn in turns if turn.opened.start is None), default=None)
-        written: dict[int, tuple[str, str]] = {}
-        for checkpoint_id in files.ids():
-            if lowest is None and checkpoint_id <= oldest:
-                break
-            try:
-                file = self.file(files, checkpoint_id)
-            except (DamagedCheckpointError, UnknownFormatError):
-                continue
-            token = 0 if file is None else file.token
-            if token in wanted:
-                written[token] = (checkpoint_id, written.get(token, (checkpoint_id, checkpoint_id))[1])
-            if lowest is not None and 0 < token < lowest:
-                lowest = None
-        return written
-
     def sweep(self, thread: ThreadFiles, held: HeldLedger) -> None:
         """Remove what dead writers left behind."""
         self._shared.commits.sweep(thread, held)
-
-    def raise_token(self, thread_id: str, event: LedgerEvent, *, cause: Cause = "unknown") -> None:
-        """Cancel the running turn, or close or reopen the thread."""
-        _turns.raise_token(self.thread(thread_id), event, cause=cause, fsync=self.fsync)
 
     # --- reading ---
 

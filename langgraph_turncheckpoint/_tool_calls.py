@@ -56,7 +56,7 @@ def calls_of(message: AIMessage, position: int) -> list[Call]:
         stated_id = stated.get("id") or ""
         call_id = stated_id
         if not stated_id or stated_id in taken:
-            call_id = f"call_{uuid5(_ID_NAMESPACE, f'{message.id or position}/{len(calls)}').hex[:24]}"
+            call_id = f"call_{uuid5(_ID_NAMESPACE, f'{message.id or position!a} {len(calls)}').hex[:24]}"
         taken.add(call_id)
         calls.append(Call(call_id, stated_id, stated.get("name") or NAMELESS, invalid, stated))
     return calls

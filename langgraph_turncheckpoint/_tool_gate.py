@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple
 
 from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, interrupt
 
 from ._finalize import Outcome, Policy, decide_resume, wording
@@ -33,32 +36,93 @@ class Verdict(NamedTuple):
 
 def guarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Any]) -> Any:
     """A tool call of a `ToolNode`, if it may run; otherwise the answer it gets."""
-    running = core.contact(request.runtime.config)
-    if running is None:
+    entered = _enter(core, request)
+    if entered is None:
         return execute(request)
-    core.record_into(request.runtime.config, running)
-    history, texts = core.history(request.state), core.rules.texts
-    verdict = judge(running, request.tool_call, history, policy=core.policy_of(request), texts=texts)
+    running, verdict, policy = entered
     if verdict.action == "ask":
-        verdict = ask(running, request.tool_call, texts)
+        verdict = ask(running, request.tool_call, core.rules.texts)
+        if verdict.action == "run":
+            start(running, request.tool_call, policy)
     if verdict.action == "answer":
         return verdict.answer
-    return _given(running, request, execute(request))
+    with _pauses(running, request):
+        return _given(running, request, execute(request))
 
 
 async def aguarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
     """Async twin of `guarded_call`."""
-    running = await offload(core.contact, request.runtime.config)
-    if running is None:
+    entered = await offload(_enter, core, request)
+    if entered is None:
         return await execute(request)
-    core.record_into(request.runtime.config, running)
-    history, texts, policy = core.history(request.state), core.rules.texts, core.policy_of(request)
-    verdict = await offload(judge, running, request.tool_call, history, policy=policy, texts=texts)
+    running, verdict, policy = entered
     if verdict.action == "ask":
-        verdict = ask(running, request.tool_call, texts)
+        verdict = ask(running, request.tool_call, core.rules.texts)
+        if verdict.action == "run":
+            await offload(start, running, request.tool_call, policy)
     if verdict.action == "answer":
         return verdict.answer
-    return _given(running, request, await execute(request))
+    with _pauses(running, request):
+        return _given(running, request, await _beside_siblings(running, request, execute(request)))
+
+
+async def _beside_siblings(running: RunningTurn, request: Any, output: Awaitable[Any]) -> Any:
+    """What the tool gives. If it raises or pauses, its siblings end first.
+
+    A `ToolNode` that awaits several calls is left with the first error, and what the others give later would be
+    lost; one that blocks waits for all of them, as this does.
+    """
+    call_id, loop = request.tool_call.get("id") or "", asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    siblings = running.in_flight.setdefault(running.caller(call_id), {})
+    siblings[call_id] = done
+    try:
+        return await output
+    except Exception:
+        siblings.pop(call_id, None)
+        if waiting := [other for other in siblings.values() if other.get_loop() is loop]:
+            await asyncio.wait(waiting)
+        raise
+    finally:
+        siblings.pop(call_id, None)
+        if not done.done():
+            done.set_result(None)
+
+
+def _enter(core: GuardCore, request: Any) -> tuple[RunningTurn, Verdict, Policy] | None:
+    """Decide about a call, and record its start if it runs; `None` where nothing is saved."""
+    running = core.contact(request.runtime.config)
+    if running is None:
+        return None
+    core.record_into(request.runtime.config, running)
+    policy, history = core.policy_of(request), core.history(request.state)
+    verdict = judge(running, request.tool_call, history, policy=policy, texts=core.rules.texts)
+    if verdict.action == "run":
+        start(running, request.tool_call, policy)
+    return running, verdict, policy
+
+
+def start(running: RunningTurn, call: Mapping[str, Any], policy: Policy) -> None:
+    """Record that a tool is about to run; durable on return.
+
+    Raises:
+        StaleTurnError: The turn is over.
+        StorageError: It cannot be recorded, and the tool must not run twice.
+    """
+    if call.get("id"):
+        running.tool_started(call["id"], call["name"], must_be_durable=policy != "rerun")
+        running.arm(call["id"])
+
+
+@contextmanager
+def _pauses(running: RunningTurn, request: Any) -> Iterator[None]:
+    """A call that waits for a person, be it in the tool or in a middleware before it, has not run."""
+    try:
+        yield
+    except GraphInterrupt:
+        if request.tool_call.get("id"):
+            running.tool_paused(request.tool_call["id"])
+        raise
 
 
 def _given(running: RunningTurn, request: Any, output: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
+from uuid import UUID, uuid5
 
 import ormsgpack
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -39,6 +39,8 @@ ENDED: Final = "ended"  # state, cause: one of the turn's runs is over
 GAP: Final = "gap"  # records could not be written: silence means nothing any more
 
 Key = tuple["str | None", str]
+
+_ANSWERS: Final = UUID("5d0c3f0e-6a5b-4c0f-8a57-2f3d7b8e9c41")
 
 
 def encode_record(codec: ValueCodec, kind: str, fields: Sequence[Any]) -> bytes:
@@ -159,14 +161,16 @@ class Transcript:
 
     def add(self, token: int, records: Iterable[Record]) -> None:
         """Take the records of one turn's journal along."""
+        several = list(records)
+        # What a complete run has recorded is in the checkpoints, and if it has been removed since, must not come back.
+        ends = [place for place, record in enumerate(several) if record.kind == ENDED]
+        complete = [place for place in ends if several[place].fields[0] == "completed"]
+        several = several[complete[-1] + 1 :] if complete else several
+        if all(record.kind == ENDED for record in several):
+            return
         self.tokens.append(token)
         self.last_end = None
-        records = list(records)
-        if records and records[-1].kind == ENDED and records[-1].fields[0] == "completed":
-            # All of it is in the checkpoints, and what has been removed from them since must not come back.
-            self.tokens.pop()
-            return
-        for kind, fields in records:
+        for kind, fields in several:
             handle = getattr(self, f"_on_{kind}", None)
             if handle is not None:  # a later version may know more
                 handle(token, *fields)
@@ -212,7 +216,8 @@ class Transcript:
             if facts.result and message is None:
                 facts = facts._replace(result=False, started=True)
             if message is not None and message.id is None:
-                message = message.model_copy(update={"id": str(uuid4())})
+                # The same id each time: two nodes may put the same history in order at once.
+                message = message.model_copy(update={"id": str(uuid5(_ANSWERS, f"{ai_id}\n{call_id}"))})
             evidence[ai_id, call_id] = CallEvidence(facts, message)
         return evidence
 

@@ -408,8 +408,10 @@ def settle(
     Raises:
         StorageError: The system refused. The turn counts as interrupted.
     """
+    journal, paths = turn.journal, set()
     try:
         with thread.ledger.hold() as held:
+            paths.add(journal_path(thread.generation(held.state), turn.token))  # a copy made into the thread moved it
             is_current = held.state.token == turn.token
             if not is_current:
                 state, cause = "superseded", "superseded"
@@ -417,15 +419,16 @@ def settle(
                 held.write(advance(held.state, LedgerEvent.CANCEL, thread_id=thread.thread_id))
             if turn.generation in (0, held.state.generation):
                 _log(thread, held.state, Settled(turn.token, clock_ns(), state, cause), create=False)
-            if turn.journal is not None:
+            if journal is not None:
                 # Still with the lock: whoever waits sees the end of the turn and of its life at once.
-                turn.journal.close()
+                journal.close()
     finally:
-        if turn.journal is not None:
-            turn.journal.close()
-    if turn.journal is not None and turn.journal.is_blank and raise_token:
-        with suppress(StorageError):
-            _files.remove_file(turn.journal.path)
+        if journal is not None:
+            journal.close()
+    if journal is not None and journal.is_blank and raise_token:
+        for path in (journal.path, *paths):
+            with suppress(StorageError):
+                _files.remove_file(path)
 
 
 def raise_token(

@@ -55,6 +55,7 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
         self._saver, self._running, self._key, self._inbox = saver, running, messages_key, inbox
         self._recover, self._arecover, self._checks = recover, arecover, checks
         super().__init__(serde=saver.serde)
+        running.is_watched = True
 
     def __getattr__(self, name: str) -> Any:
         # Whatever else a saver offers, LangGraph finds.
@@ -193,6 +194,7 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
         if config["configurable"].get("checkpoint_ns"):
             return set()
         history = checkpoint["channel_values"].get(self._key)
+        self._running.stored_history = history if isinstance(history, (list, tuple)) else ()
         if not isinstance(history, (list, tuple)):
             return set()
         self._running.history_seen(len(history))

@@ -1,4 +1,4 @@
-"""The `turncheckpoint` command: options, words and tables. What it shows is decided elsewhere.
+"""The `turncheckpoint` command: its options and exit statuses. What it shows of a demo is drawn in `_demo_screen`.
 
 Needs the extra `cli`; only `__main__` imports it.
 """
@@ -6,21 +6,26 @@ Needs the extra `cli`; only `__main__` imports it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from . import __version__
-from ._demo import DemoEvent, DemoFailedError, DemoReport, DemoUsageError, prepare_demo, run_demo
-from ._demo_agent import FILES, TURNS
+from ._demo import (
+    DemoFailedError,
+    DemoReport,
+    DemoUsageError,
+    make_empty_directory,
+    prepare_demo,
+    run_demo,
+)
+from ._demo_agent import FILES
+from ._demo_race import RaceReport, check_race, run_race_demo
+from ._demo_screen import introduce, show_race, show_resume, show_tools, watch_resume
+from ._demo_tools import ToolsReport, run_tools_demo
 from .errors import TurnCheckpointError
 from .saver import TurnCheckpointSaver
 
@@ -73,15 +78,30 @@ def options(
     """Options that come before a command; the help text stands above."""
 
 
-@app.command(epilog=_STATUS.format(problem="work was done twice, is incomplete, or the demo broke off"))
+class Scenario(str, Enum):
+    """What the demo shows."""
+
+    RESUME = "resume"
+    TOOLS = "tools"
+    RACE = "race"
+
+
+@app.command(epilog=_STATUS.format(problem="something came out otherwise than promised, or the demo broke off"))
 def demo(
+    scenario: Annotated[
+        Scenario,
+        typer.Option(
+            help="`resume`: an agent is killed in its work, and another process finishes it. `tools`: it is killed in "
+            "a payment, and goes on in each way there is. `race`: it is stopped, overtaken, and wakes."
+        ),
+    ] = Scenario.RESUME,
     path: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             file_okay=False,
             metavar="DIR",
-            help=f"Let the agent read the {FILES} largest text files of DIR, "
+            help=f"Only for `resume`. Let the agent read the {FILES} largest text files of DIR, "
             "instead of the installed langgraph's own sources.",
         ),
     ] = None,
@@ -89,7 +109,7 @@ def demo(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Use a real chat model, by `provider:model`, instead of the scripted fake. Needs "
+            help="Only for `resume`. Use a real chat model, by `provider:model`, instead of the scripted fake. Needs "
             "the extra `agents`, the provider's package and its key. The provider is sent the beginning "
             "of each file, and may charge for it.",
         ),
@@ -99,31 +119,70 @@ def demo(
         typer.Option(
             "--dir",
             metavar="DIR",
-            help="Keep the store, the summary and the record of tool calls in DIR, which must be new or "
+            help="Keep the store and whatever the agent's tools wrote in DIR, which must be new or "
             "empty. Without it they stay in a temporary directory, whose name is printed.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Kill an agent in its work, and watch a second process finish it.
+    """Kill or stop an agent in its work, and watch what becomes of it. The processes and signals are real.
 
-    An agent reads 20 files, one per turn, and writes a Markdown summary, 30 turns in all. In turn 25 its process
-    is killed with SIGKILL while a tool runs, as soon as the results of the turn's other tool calls are in the
-    store. A second process opens the same directory, resumes the same thread and finishes. Then a table shows
-    what was done, and what was done twice: no finished tool call should be.
+    **resume**: An agent reads 20 files, one per turn, and writes a Markdown summary, 30 turns in all. In turn 25 its
+    process is killed with SIGKILL while a tool runs. A second process opens the same directory, resumes the same
+    thread and finishes. No finished tool call should run again.
+
+    **tools**: The process is killed after a card was charged and before anybody noted it, between a call that
+    had finished and one that had not started. The thread is resumed under each policy, and once gets a new
+    message instead, beside what LangGraph does alone.
+
+    **race**: The process is stopped with SIGSTOP in a tool and taken for dead; another one finishes its turn. Then it
+    wakes, and must not write any more.
     """
     try:
-        plan = prepare_demo(directory=directory, sources=path, model=model)
-        with _progress(quiet=as_json, model=model) as on_event:
-            report = run_demo(plan, on_event=on_event)
+        if scenario is not Scenario.RESUME and (path or model):
+            _fail(f"--path and --model are for the scenario 'resume', not for {scenario.value!r}", status=USAGE)
+        if scenario is Scenario.RESUME:
+            report: DemoReport | ToolsReport | RaceReport = _resume(directory, path, model, as_json=as_json)
+        elif scenario is Scenario.TOOLS:
+            report = _tools(directory, as_json=as_json)
+        else:
+            report = _race(directory, as_json=as_json)
     except (DemoUsageError, DemoFailedError, TurnCheckpointError) as error:
         _fail(str(error), status=USAGE if isinstance(error, DemoUsageError) else PROBLEM)
     if as_json:
-        typer.echo(json.dumps(asdict(report), indent=2))
-    else:
-        _show_report(Console(), report)
+        typer.echo(json.dumps({"scenario": scenario.value, **asdict(report)}, indent=2))
     if not report.ok:
         raise typer.Exit(PROBLEM)
+
+
+def _resume(directory: Path | None, sources: Path | None, model: str | None, *, as_json: bool) -> DemoReport:
+    plan = prepare_demo(directory=directory, sources=sources, model=model)
+    with watch_resume(quiet=as_json, model=model) as on_event:
+        report = run_demo(plan, on_event=on_event)
+    if not as_json:
+        show_resume(report)
+    return report
+
+
+def _tools(directory: Path | None, *, as_json: bool) -> ToolsReport:
+    place = make_empty_directory(directory)
+    if as_json:
+        return run_tools_demo(place)
+    introduce("tools")
+    report = run_tools_demo(place)
+    show_tools(report)
+    return report
+
+
+def _race(directory: Path | None, *, as_json: bool) -> RaceReport:
+    check_race()
+    place = make_empty_directory(directory)
+    if as_json:
+        return run_race_demo(place)
+    introduce("race")
+    report = run_race_demo(place)
+    show_race(report)
+    return report
 
 
 @app.command(epilog=_STATUS.format(problem="the directory cannot be read"))
@@ -195,126 +254,3 @@ def _count(number: int, noun: str) -> str:
 def _printable(text: str) -> str:
     # Ids come from users: they must neither move the cursor nor break the line, nor fail to encode.
     return text if text.isprintable() else json.dumps(text)
-
-
-@contextmanager
-def _progress(*, quiet: bool, model: str | None) -> Iterator[Callable[[DemoEvent], None]]:
-    """Show events as they come: a bar on a terminal, a line per turn elsewhere, nothing for `--json`."""
-    if quiet:
-        yield lambda _event: None
-        return
-    console = Console()
-    console.print(_introduction(model))
-
-    def print_event(event: DemoEvent) -> None:
-        line = _event_line(event)
-        if line is not None:
-            console.print(line, soft_wrap=True)
-
-    if not console.is_terminal:
-        yield print_event
-        return
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("turns"),
-        TimeElapsedColumn(),
-        console=console,
-    ) as progress:
-        task = progress.add_task("", total=TURNS)
-
-        def show(event: DemoEvent) -> None:
-            if event.kind != "turn":
-                print_event(event)
-            if event.kind == "turn":
-                progress.update(task, completed=event.turn)
-            progress.update(task, description=f"process {event.process} {', '.join(event.calls):<18.18}")
-
-        yield show
-
-
-def _introduction(model: str | None) -> Text:
-    who = (
-        "The model is a scripted fake, so this costs nothing; the graph, the tools, the files, the "
-        "processes and the kill are real."
-        if model is None
-        else f"The model is {model}."
-    )
-    return Text(
-        f"An agent reads {FILES} files and writes a summary. Its process is killed on the way; a "
-        f"second one finishes. {who}\n"
-    )
-
-
-def _event_line(event: DemoEvent) -> Text | None:
-    process = f"process {event.process} (pid {event.pid})"
-    match event.kind:
-        case "start":
-            what = "starts the work" if event.process == 1 else "resumes the thread from the directory"
-            return Text(f"{process} {what}", style="bold")
-        case "kill":
-            return Text(
-                f"{process} was killed by SIGKILL in turn {event.turn}, during `{event.calls[0]}`",
-                style="bold red",
-            )
-        case "end":
-            return Text(f"{process} has finished the work", style="bold green")
-        case "turn":
-            return Text(f"  turn {event.turn:>2}  {', '.join(event.calls) or 'final answer'}")
-        case "tool" if event.turn == 0:
-            # No turn of this process asked for it: it is left over from the killed one.
-            return Text(f"  resumed  {event.calls[0]}")
-        case _:
-            return None
-
-
-def _show_report(console: Console, report: DemoReport) -> None:
-    console.print()
-    console.print(_count_table(report))
-    console.print()
-    for label, value, good in _facts(report):
-        style = {True: "green", False: "bold red", None: ""}[good]
-        console.print(Text.assemble(f"{label:<36}", (value, style)), soft_wrap=True)
-    console.print()
-    for label, place in (
-        ("the agent's summary", report.summary),
-        ("the store", report.checkpoints),
-        ("what the tools recorded", report.effects),
-    ):
-        console.print(Text(f"{label:<24}{place}"), soft_wrap=True)
-    if not report.ok:
-        console.print(Text("\nThe demo failed: see the lines in red.", style="bold red"))
-        for path in report.missing_sections:
-            console.print(Text(f"no right section about {path}"), soft_wrap=True)
-
-
-def _count_table(report: DemoReport) -> Table:
-    before, after = report.before_kill, report.after_kill
-    table = Table(show_edge=False, pad_edge=False)
-    table.add_column("")
-    for heading in ("before the kill", "after", "total"):
-        table.add_column(heading, justify="right")
-    table.add_row("process id", str(before.pid), str(after.pid), "")
-    table.add_row("model turns", str(before.turns), str(after.turns), str(before.turns + after.turns))
-    calls = (before.tool_calls_finished, after.tool_calls_finished)
-    table.add_row("tool calls finished", str(calls[0]), str(calls[1]), str(sum(calls)))
-    return table
-
-
-def _facts(report: DemoReport) -> Iterator[tuple[str, str, bool | None]]:
-    """Label, value, and whether the value is as promised; `None` where nothing is promised."""
-    before, after = report.before_kill, report.after_kill
-    again = report.finished_calls_run_again
-    yield "finished tool calls that ran again", str(again), again == 0
-    yield "model turns that were repeated", str(report.turns_repeated), report.turns_repeated == 0
-    unfinished = f"{report.unfinished_calls_run_again} ({report.killed_call}, which the kill interrupted)"
-    yield "unfinished tool call, run again", unfinished, None
-    resume = f"{report.resume_seconds:.2f} s from the start of the process to its first tool call"
-    yield "time to resume", resume, None
-    yield "  of which to read the thread", f"{1000 * report.read_seconds:.1f} ms", None
-    turns = before.turns + after.turns - report.turns_repeated
-    lost = f"{before.turns} of {turns} model turns ({report.starting_over_percent} %)"
-    yield "starting over would have repeated", f"{lost}, {before.tool_calls_finished} tool calls", None
-    missing = len(report.missing_sections)
-    yield "files in the summary", f"{FILES - missing} of {FILES}", missing == 0

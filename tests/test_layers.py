@@ -41,6 +41,7 @@ LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
         "_loading",
         "_runs",
         "_shared",
+        "_turn_store",
         "_store",
         "_upkeep",
         "_transcript",
@@ -58,6 +59,7 @@ LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
         "_guard_core",
         "_tool_gate",
         "_model_pass",
+        "_history_edits",
         "_guarded_node",
         "_watched_saver",
         "_attached",
@@ -65,7 +67,17 @@ LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
         "guard",
     ),
     "public": ("__init__",),
-    "edges": ("_demo_agent", "_demo_worker", "_demo", "cli", "__main__"),
+    "edges": (
+        "_demo_agent",
+        "_demo_worker",
+        "_demo",
+        "_demo_trip",
+        "_demo_tools",
+        "_demo_race",
+        "_demo_screen",
+        "cli",
+        "__main__",
+    ),
 }
 
 _SYSTEM: Final = frozenset(
@@ -111,7 +123,7 @@ FORBIDDEN: Final[Mapping[str, frozenset[str]]] = {
 #: What comes with an extra has modules of its own that may import it.
 ONLY_IN: Final[Mapping[str, tuple[str, ...]]] = {
     "langchain": ("_middleware", "_demo_agent"),
-    "rich": ("cli",),
+    "rich": ("_demo_screen",),
     "typer": ("cli",),
 }
 

@@ -14,6 +14,9 @@ from typer.testing import CliRunner
 
 from langgraph_turncheckpoint import TurnCheckpointSaver, __version__, _demo, cli
 from langgraph_turncheckpoint._demo import DemoEvent, DemoReport, ProcessCount
+from langgraph_turncheckpoint._demo_race import RaceReport, RaceTurn
+from langgraph_turncheckpoint._demo_tools import Crash, ToolsCase, ToolsReport
+from langgraph_turncheckpoint._demo_trip import HistoryLine
 
 GOOD = DemoReport(
     ok=True,
@@ -317,4 +320,75 @@ def test_a_model_that_cannot_be_had_is_a_usage_error_with_the_provider_s_words(i
     result = invoke("demo", "--model", "nobody:nothing", "--dir", tmp_path / "out")
     assert result.exit_code == 2
     assert "nobody:nothing" in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+# demo --scenario
+
+SPOILED_TOOLS = ToolsReport(
+    ok=False,
+    crashes=(Crash(True, 11, 9, {"book_hotel": 1, "charge_card": 1, "send_mail": 0}),),
+    cases=(
+        ToolsCase(
+            name="guard-report",
+            guarded=True,
+            then="resume",
+            on_restart="report",
+            history=(HistoryLine("user", "Book."), HistoryLine("model", "calls charge_card")),
+            refused=None,
+            question=None,
+            answer=None,
+            effects={"book_hotel": 1, "charge_card": 2, "send_mail": 1},
+            ok=False,
+        ),
+    ),
+    directory="/d",
+)
+SPOILED_RACE = RaceReport(
+    ok=False,
+    thread_id="trip",
+    pid_a=11,
+    pid_b=12,
+    refused=None,
+    held=None,
+    current=None,
+    history=(HistoryLine("charge_card", "120 EUR were charged (by process A)"),),
+    turns=(RaceTurn(1, "A", "completed", None),),
+    effects={"find_room": 2, "charge_card": 2},
+    directory="/d",
+)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "report", "words"),
+    [
+        ("tools", SPOILED_TOOLS, "This is not what was promised."),
+        ("race", SPOILED_RACE, "nobody refused it"),
+    ],
+    ids=["tools", "race"],
+)
+def test_a_scenario_fails_when_a_promise_was_broken(invoke, monkeypatch, tmp_path, scenario, report, words):
+    monkeypatch.setattr(cli, f"run_{scenario}_demo", lambda _directory: report)
+    monkeypatch.setattr(sys, "platform", "linux")
+    result = invoke("demo", "--scenario", scenario, "--dir", tmp_path)
+    assert result.exit_code == 1
+    assert words in result.stdout
+    assert "The demo failed" in result.stdout
+    as_json = invoke("demo", "--scenario", scenario, "--dir", tmp_path, "--json")
+    assert (as_json.exit_code, json.loads(as_json.stdout)["scenario"]) == (1, scenario)
+
+
+@pytest.mark.parametrize("option", ["--path", "--model"])
+@pytest.mark.parametrize("scenario", ["tools", "race"])
+def test_options_of_another_scenario_are_a_usage_error(invoke, tmp_path, scenario, option):
+    result = invoke("demo", "--scenario", scenario, option, tmp_path)
+    assert result.exit_code == 2
+    assert "are for the scenario 'resume'" in result.stderr
+
+
+def test_where_no_process_can_be_stopped_the_race_says_so(invoke, monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "platform", "win32")
+    result = invoke("demo", "--scenario", "race", "--dir", tmp_path / "out")
+    assert result.exit_code == 2
+    assert "SIGSTOP" in result.stderr
     assert not (tmp_path / "out").exists()

@@ -382,7 +382,8 @@ def test_a_held_file_that_nobody_refers_to_is_free(path):
 
 def test_asking_disturbs_neither_the_holder_nor_others_who_ask(path):
     """Sixteen who ask at once never take each other for a holder."""
-    new, start, seen = str(path.parent / "held"), threading.Barrier(16), []
+    new, start = str(path.parent / "held"), threading.Barrier(16)
+    seen: list[bool] = []
     _files.HeldFile.create(new).close()
 
     def ask():

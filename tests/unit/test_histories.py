@@ -131,6 +131,19 @@ def test_each_answer_made_has_its_own_id():
     assert None not in made
 
 
+def test_repairing_one_history_twice_makes_the_same_ids():
+    """Two nodes may repair it at once; a reducer that merges by id then keeps one of each."""
+    history = [asks("c0", None), says()]
+    first, second = (finalize_history(history, Evidence(turn_token=5)).messages for _ in range(2))
+    assert [message.id for message in first] == [message.id for message in second]
+    assert first[1].id != finalize_history(history, Evidence(turn_token=6)).messages[1].id
+
+
+def test_ids_may_be_any_text():
+    done = finalize_history([asks("\ud800", "\n", None, id="\udfff")])
+    assert len({given.message.id for given in done.answers}) == 3
+
+
 def test_damage_in_the_middle_is_repaired_in_place():
     """C4."""
     history = [says(), asks("c0"), says(id="h2"), AIMessage("ok", id="b"), asks("c1", id="d"), answers("c1")]
@@ -272,6 +285,21 @@ def test_an_answer_to_an_empty_id_follows_its_call():
     assert (done.answers, done.set_aside, done.moved) == ([], [], [])
 
 
+def test_an_astray_answer_to_an_empty_id_follows_its_call():
+    done = finalize_history([asks(""), says(), answers("", "real")])
+    call_id = done.messages[0].tool_calls[0]["id"]
+    assert shape(done.messages) == ["a", f"{call_id}=real", "h"]
+
+
+def test_unreadable_calls_get_arguments_that_can_be_sent():
+    """OpenAI refuses `null`."""
+    unreadable = {"name": "search", "args": None, "id": "c0", "error": None, "type": "invalid_tool_call"}
+    history = [AIMessage("", invalid_tool_calls=[unreadable], id="a"), answers("c0")]
+    done = finalize_history(history)
+    assert done.messages[0].invalid_tool_calls[0]["args"] == ""
+    assert done.messages[1] is history[1]
+
+
 def test_two_calls_with_one_id_become_two_answered_calls():
     done = finalize_history([asks("c0", "c0"), answers("c0", "one"), answers("c0", "two")])
     first, second = (call["id"] for call in done.messages[0].tool_calls)
@@ -328,6 +356,11 @@ def test_an_answer_in_the_content_of_a_later_prompt_does_not_count():
     assert shape(done.messages) == ["a", "c0=unknown", "h", "h2"]
     done = finalize_history([asks("c0", id="a1"), asks("c1", id="a2"), later])
     assert shape(done.messages) == ["a1", "c0=unknown", "a2", "c1=unknown", "h2"]
+
+
+def test_a_call_that_the_content_states_twice_is_answered_once():
+    block = {"type": "tool_use", "id": "c0", "name": "search", "input": {}}
+    assert shape(finalize_history([AIMessage([block, block], id="a")]).messages) == ["a", "c0=unknown"]
 
 
 def test_calls_that_the_provider_runs_itself_need_no_answer():
@@ -431,6 +464,18 @@ def test_a_result_that_was_recorded_but_not_kept_is_said_to_be_lost():
     assert "not kept" in done.messages[1].text
 
 
+def test_a_recorded_result_is_given_once_where_ids_of_messages_repeat():
+    evidence = Evidence({("a", "c0"): CallEvidence(Facts(result=True), answers("c0", "recorded"))})
+    done = finalize_history([asks("c0"), says(), asks("c0")], evidence)
+    assert shape(done.messages) == ["a", "c0=recorded", "h", "a", "c0=unknown"]
+
+
+def test_a_recorded_result_follows_the_id_of_its_call():
+    evidence = Evidence({("a", "c0"): CallEvidence(Facts(result=True), answers("old"))})
+    done = finalize_history([asks("c0")], evidence)
+    assert shape(done.messages) == ["a", "c0=real"]
+
+
 def test_an_answer_in_the_history_goes_before_a_recorded_one():
     evidence = Evidence({("a", "c0"): CallEvidence(Facts(result=True), answers("c0", "recorded"))})
     history = [asks("c0"), answers("c0")]
@@ -448,6 +493,9 @@ def test_evidence_without_a_message_id_counts_for_the_last_message_with_the_call
 
 
 def test_a_message_without_an_id_finds_its_evidence():
+    evidence = Evidence({(None, "c0"): KNOWN_SILENCE})
+    done = finalize_history([asks("c0", id=None), asks("c0", id="b")], evidence)
+    assert [given.outcome for given in done.answers] == ["unknown", "not_run"]
     done = finalize_history([asks("c0", id=None)], Evidence({(None, "c0"): KNOWN_SILENCE}))
     assert done.answers[0].outcome == "not_run"
 
@@ -585,6 +633,40 @@ def test_a_cut_off_reply_is_only_put_behind_a_prompt_that_nothing_else_will_answ
     reply = Addition("h", marked_partial("Half", cause="user", token=3, id="p"), required_follower=True)
     note = Addition("p", marker("user", 3, id="m"))
     assert added(history, reply, note, follower_comes=follower_comes) == expected
+
+
+@pytest.mark.parametrize("start", [["h"], ["h", "n"]])
+def test_a_later_addition_is_a_follower_wherever_the_history_has_it_already(start):
+    reply = Addition("h", marked_partial("Half", cause="user", token=3, id="p"), required_follower=True)
+    note, prompt = Addition("p", says(id="m")), Addition("h", says(id="n"))
+    assert added([says(id=name) for name in start], reply, note, prompt) == ["h", "p", "m", "n"]
+
+
+def test_an_addition_goes_behind_those_before_it_that_the_history_has_already():
+    additions = [Addition("h", says(id=name)) for name in ("n1", "n2", "n3")] + [Addition("n1", says(id="n1.1"))]
+    expected = ["h", "n1", "n1.1", "n2", "n3", "h2"]
+    for there in (["n1"], ["n1", "n1.1"], ["n1", "n1.1", "n2"]):
+        assert added([says(), *(says(id=name) for name in there), says(id="h2")], *additions) == expected
+
+
+def test_additions_behind_an_addition_keep_their_order():
+    additions = [Addition("h", says(id="n")), Addition("n", says(id="n1")), Addition("n", says(id="n2"))]
+    assert added([says()], *additions) == ["h", "n", "n1", "n2"]
+
+
+def test_an_addition_never_stands_before_its_anchor():
+    additions = [Addition("h2", says(id="h1")), Addition("h2", says(id="n"))]
+    assert added([says(id="h1"), says(id="h2")], *additions) == ["h1", "h2", "n"]
+
+
+def test_an_addition_behind_an_astray_answer_goes_where_the_answer_goes():
+    history = [asks("c0"), says(), answers("c0")]
+    assert added(history, Addition("c0:real", says(id="n"))) == ["a", "c0=real", "n", "h"]
+
+
+def test_what_is_there_is_an_anchor_even_if_its_own_is_gone():
+    additions = [Addition("gone", says(id="h")), Addition("h", says(id="n")), Addition("gone", says(id="n2"))]
+    assert added([says()], *additions) == ["h", "n"]
 
 
 def test_answers_and_other_additions_are_no_followers():

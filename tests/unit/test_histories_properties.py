@@ -156,6 +156,50 @@ def test_a_second_pass_changes_nothing(history, evidence, follower_comes, unansw
         assert again.messages is once
 
 
+plain_histories = st.lists(st.sampled_from(["h0", "h1", "a0", "a1", "t0", "t1"]), unique=True, max_size=5)
+addition_lists = st.lists(
+    st.builds(
+        lambda anchor, name, required: Addition(anchor, HumanMessage("new", id=name), required),
+        st.sampled_from([None, "h0", "h1", "a0", "t0", "t1", "n0", "n1", "n2", "n3", "gone"]),
+        st.sampled_from(["n0", "n1", "n2", "n3", "h0", "h1"]),
+        st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+def plain(name: str) -> BaseMessage:
+    if name.startswith("a"):
+        return AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": name}], id=name)
+    return (
+        ToolMessage("ok", tool_call_id=f"a{name[1]}", id=name) if name.startswith("t") else HumanMessage("x", id=name)
+    )
+
+
+@given(plain_histories, addition_lists, st.booleans())
+def test_additions_are_made_once_and_behind_their_anchors(names, additions, follower_comes):
+    history = [plain(name) for name in names]
+    evidence = Evidence(additions=additions)
+    done = finalize_history(history, evidence, follower_comes=follower_comes)
+    again = finalize_history(done.messages, evidence, follower_comes=follower_comes)
+    assert again.messages is done.messages
+    ids = [message.id for message in done.messages]
+    assert len(set(ids)) == len(ids)
+    first: dict[Any, Addition] = {}
+    for addition in additions:
+        first.setdefault(addition.message.id, addition)
+    for message in done.added:
+        addition = first[message.id]
+        assert message is addition.message
+        if addition.after is None:
+            if not first.keys() & set(names):  # else one goes behind those before it, wherever they stand
+                assert set(ids[: ids.index(message.id)]) <= first.keys()
+        elif addition.after in ids:
+            assert ids.index(addition.after) < ids.index(message.id)
+        else:
+            assert addition.after in {m.id for m in done.set_aside}
+
+
 @given(histories, st.sets(NAMES))
 def test_healthy_means_that_nothing_would_change(history, unanswered):
     done = finalize_history(history, unanswered=unanswered)

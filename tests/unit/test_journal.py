@@ -25,11 +25,18 @@ def path(tmp_path):
     return journal_path(str(tmp_path), 7)
 
 
+def content_of(path):
+    """What is in a journal that is there."""
+    content = read_journal(path)
+    assert content is not None
+    return content
+
+
 def test_records_come_back_in_order_behind_the_header(path):
     journal = JournalFile.create(path, b"header", fsync=True)
-    assert journal.is_blank
+    blank = [journal.is_blank]
     assert all(journal.append(b"%d" % number, sync=number % 2 == 0) for number in range(5))
-    assert not journal.is_blank
+    assert [*blank, journal.is_blank] == [True, False]
     assert read_journal(path) == (b"header", [b"0", b"1", b"2", b"3", b"4"], [])
     journal.close()
     assert read_journal(path) == (b"header", [b"0", b"1", b"2", b"3", b"4"], [])
@@ -75,11 +82,11 @@ def test_a_torn_tail_is_no_damage_and_a_changed_record_costs_itself_alone(path):
     assert read_journal(path) == (b"header", [b"one", b"two"], [])
     with open(path, "wb") as file:
         file.write(whole.replace(b"two", b"twu"))
-    header, payloads, damaged = read_journal(path)
+    header, payloads, damaged = content_of(path)
     assert (header, payloads, len(damaged)) == (b"header", [b"one", b"three"], 1)
     with open(path, "wb") as file:
         file.write(whole.replace(b"header", b"heaper"))
-    header, payloads, damaged = read_journal(path)
+    header, payloads, damaged = content_of(path)
     assert (header, payloads, len(damaged)) == (None, [b"one", b"two", b"three"], 1)
 
 
@@ -126,10 +133,10 @@ def test_a_record_that_cannot_be_written_leaves_those_before_it_and_can_be_repea
             except StorageError:
                 expected = [b"one", b"two"] if name in {"open", "fsync"} else [b"one"]
                 # Once it is in the file, only the file's name may not be durable.
-                assert read_journal(journal.path).payloads in ([b"one"], expected), name
-        before = len(read_journal(journal.path).payloads)
+                assert content_of(journal.path).payloads in ([b"one"], expected), name
+        before = len(content_of(journal.path).payloads)
         assert journal.append(b"three", sync=True)
-        header, payloads, damaged = read_journal(journal.path)
+        header, payloads, damaged = content_of(journal.path)
         assert (header, len(payloads), payloads[-1], damaged) == (b"header", before + 1, b"three", [])
         journal.close()
 
@@ -167,12 +174,12 @@ def test_records_of_many_threads_are_whole_and_stop_at_the_end(path):
     for thread in threads:
         thread.start()
     start.wait(30)
-    while len(read_journal(path).payloads) < 50:
+    while len(content_of(path).payloads) < 50:
         pass
     journal.close()
     for thread in threads:
         thread.join(30)
-    header, payloads, damaged = read_journal(path)
+    header, payloads, damaged = content_of(path)
     assert (header, len(payloads), damaged) == (b"header", sum(counts), [])
     assert {len(payload) for payload in payloads} == {100}
 

@@ -10,11 +10,21 @@ from hypothesis import strategies as st
 
 from langgraph_turncheckpoint import StaleTurnError, ThreadClosedError
 from langgraph_turncheckpoint._turn import (
+    CAUSES,
+    STRATEGIES,
+    Entry,
     LedgerEvent,
     LedgerState,
+    Marked,
+    Opened,
+    Opening,
+    Settled,
     advance,
+    assemble_turns,
+    check_cause,
     check_current,
     check_outside_turn,
+    decide_opening,
 )
 
 OPEN = LedgerState(token=7, generation=3, epoch=5, closed=False, deleted_upto="d", base="b")
@@ -198,3 +208,91 @@ def test_a_refusal_says_what_happened_and_what_to_do():
         check_current(OPEN, 6, thread_id="main")
     with pytest.raises(ThreadClosedError, match=r"reopen_thread\('main'\)"):
         check_current(CLOSED, 6, thread_id="main")
+
+
+# --- busy threads ---
+
+
+#: What becomes of a wish to open a turn: strategy, busy, first in line.
+OPENINGS = {
+    ("interrupt", False, False): Opening.OPEN,
+    ("interrupt", False, True): Opening.OPEN,
+    ("interrupt", True, False): Opening.OPEN,
+    ("interrupt", True, True): Opening.OPEN,
+    ("reject", False, False): Opening.OPEN,
+    ("reject", False, True): Opening.OPEN,
+    ("reject", True, False): Opening.REFUSE,
+    ("reject", True, True): Opening.REFUSE,
+    ("enqueue", False, False): Opening.WAIT,
+    ("enqueue", False, True): Opening.OPEN,
+    ("enqueue", True, False): Opening.WAIT,
+    ("enqueue", True, True): Opening.WAIT,
+    ("rollback", False, False): Opening.OPEN,
+    ("rollback", False, True): Opening.OPEN,
+    ("rollback", True, False): Opening.OPEN,
+    ("rollback", True, True): Opening.OPEN,
+}
+
+
+def test_the_table_of_openings_has_every_case():
+    assert set(OPENINGS) == set(itertools.product(STRATEGIES, (False, True), (False, True)))
+
+
+@pytest.mark.parametrize("case", OPENINGS, ids=str)
+def test_each_strategy_opens_refuses_or_waits_as_the_table_says(case):
+    strategy, busy, first = case
+    assert decide_opening(strategy, busy=busy, is_first_in_line=first) is OPENINGS[case]
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_every_cause_is_one(name):
+    assert check_cause(name) == name
+
+
+def test_a_cause_that_is_none_is_refused_with_the_names_of_all():
+    with pytest.raises(ValueError, match=r"'boredom' is not one of 'restart', .*'unknown'"):
+        check_cause("boredom")
+
+
+# --- what a log says ---
+
+PLAIN, KNOWN = Opened(1, 10), Opened(1, 10, 0, "start", known_end=True)
+MARKED = Marked(1, 12, 7, "later")
+DONE = Settled(1, 20, "completed", None)
+CANCELLED = Settled(1, 15, "cancelled", "user")
+
+#: Log, current token, whether the holder lives; and state and cause of the only turn.
+ASSEMBLED = [
+    ([PLAIN], 1, False, ("unknown", None)),
+    ([PLAIN], 2, False, ("unknown", None)),
+    ([PLAIN, CANCELLED], 2, False, ("cancelled", "user")),
+    ([PLAIN, MARKED], 1, True, ("running", None)),
+    ([PLAIN, MARKED], 1, False, ("interrupted", "restart")),
+    ([PLAIN, MARKED, DONE], 1, False, ("completed", None)),
+    ([KNOWN], 1, True, ("running", None)),
+    ([KNOWN], 2, True, ("superseded", "superseded")),
+    ([KNOWN], 1, False, ("interrupted", "restart")),
+    ([KNOWN], 2, False, ("interrupted", "restart")),
+    ([KNOWN, DONE], 2, True, ("completed", None)),
+    ([KNOWN, CANCELLED, DONE], 2, False, ("cancelled", "user")),
+    ([KNOWN, DONE, CANCELLED], 2, False, ("completed", None)),
+    ([KNOWN, DONE, KNOWN], 1, True, ("running", None)),
+]
+
+
+@pytest.mark.parametrize(("log", "current", "lives", "expected"), ASSEMBLED, ids=range(len(ASSEMBLED)))
+def test_a_log_is_read_as_the_table_says(log, current, lives, expected):
+    (turn,) = assemble_turns(log, current=current, is_live=lambda token: lives)
+    assert (turn.state, turn.cause) == expected
+    assert (turn.settled_at_ns is None) == (not any(isinstance(entry, Settled) for entry in log) or log[-1] is KNOWN)
+
+
+def test_a_mark_adds_what_was_not_known_when_its_run_began():
+    (turn,) = assemble_turns([PLAIN, MARKED], current=1, is_live=lambda token: True)
+    assert turn.opened == Opened(1, 10, 7, "later", known_end=True)
+
+
+def test_what_has_no_beginning_is_dropped_and_turns_come_newest_first():
+    log: list[Entry] = [DONE, MARKED, Opened(3, 30), Opened(2, 20), Settled(9, 90, "failed", "error")]
+    turns = assemble_turns(log, current=3, is_live=lambda token: True)
+    assert [turn.opened.token for turn in turns] == [3, 2]

@@ -1,0 +1,593 @@
+"""Agents with scripted models and counted tools, behind each way into the guard, over several savers, in both colours.
+
+A `Place` is a saver's storage, a `Way` is how a graph and the guard come together, an `Agent` is one process' life with
+them. What is right is asserted elsewhere; only the rules that hold for every history are here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sqlite3
+import threading
+import time
+import warnings
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, cast
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, create_react_agent
+from langgraph.types import Send, interrupt
+
+from langgraph_turncheckpoint import TurnCheckpointSaver
+from langgraph_turncheckpoint.guard import TurnGuard
+
+Colour = Literal["sync", "async"]
+
+#: A failing test waits so long for what never comes.
+HANG_SECONDS: Final = 20.0
+
+#: Key of the guard's note in an answer.
+NOTE: Final = "turncheckpoint"
+
+
+class Effects:
+    """A file that the tools append to, so that what really ran can be counted."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def add(self, name: str) -> None:
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(descriptor, f"{name}\n".encode())
+        os.close(descriptor)
+
+    def all(self) -> list[str]:
+        """The names, in order of time."""
+        return self._path.read_text().split() if self._path.exists() else []
+
+    def counts(self) -> dict[str, int]:
+        """How often each ran."""
+        found = self.all()
+        return {name: found.count(name) for name in sorted(set(found))}
+
+
+# --- where it is stored ---
+
+
+class Place:
+    """One saver's storage, used in one colour.
+
+    Args:
+        kind: "turn", "memory", "sqlite" or "aiosqlite".
+        colour: How graphs are run.
+        path: The directory of everything.
+        serde: For the "turn" kind, its serializer.
+    """
+
+    def __init__(self, kind: str, colour: Colour, path: Path, *, serde: Any = None) -> None:
+        self.kind, self.colour, self.path, self._serde = kind, colour, path, serde
+        self.effects = Effects(path / "effects")
+        self._loop = asyncio.new_event_loop() if colour == "async" else None
+        self._memory = InMemorySaver()
+        self._close: list[Callable[[], Any]] = []
+
+    def open(self) -> BaseCheckpointSaver[Any]:
+        """A saver that remembers nothing, as that of another process; in memory there is only the one."""
+        if self.kind == "turn":
+            saver = TurnCheckpointSaver(self.path / "store", fsync=False, serde=self._serde)
+            self._close.append(saver.close)
+            return saver
+        if self.kind == "memory":
+            return self._memory
+        if self.kind == "sqlite":
+            from langgraph.checkpoint.sqlite import SqliteSaver
+
+            connection = sqlite3.connect(self.path / "threads.sqlite", check_same_thread=False)
+            self._close.append(connection.close)
+            return SqliteSaver(connection)
+        return cast("BaseCheckpointSaver[Any]", self.wait(self._open_async()))
+
+    async def _open_async(self) -> BaseCheckpointSaver[Any]:
+        import aiosqlite
+        from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+        connection = await aiosqlite.connect(self.path / "threads.sqlite")
+        self._close.append(lambda: self.wait(connection.close()))
+        return AsyncSqliteSaver(connection)
+
+    def guard(self, saver: BaseCheckpointSaver[Any], **options: Any) -> TurnGuard:
+        """A guard whose directory outlives the saver instance."""
+        if self.kind != "turn":
+            options["path"] = self.path / "turns"
+        return TurnGuard(saver, **options)
+
+    def journals_hold(self, text: str) -> bool:
+        """Whether a text is in a journal; only for what is not encrypted."""
+        return any(text.encode() in _bytes_of(file) for file in self.path.rglob("*.journal"))
+
+    def writes_hold(self, text: str) -> bool:
+        """Whether a text is a pending write of the newest checkpoint."""
+        found = self.newest()
+        return found is not None and text in repr(found.pending_writes)
+
+    def history_holds(self, text: str) -> bool:
+        """Whether the history in the newest checkpoint has a text."""
+        found = self.newest()
+        return found is not None and repr(text) in repr(found.checkpoint["channel_values"].get("messages"))
+
+    def newest(self) -> CheckpointTuple | None:
+        """The newest checkpoint of the thread "t", read from any thread, in any loop."""
+        config: Any = {"configurable": {"thread_id": "t"}}
+        if self.kind == "turn":
+            return TurnCheckpointSaver(self.path / "store", serde=self._serde).get_tuple(config)
+        if self.kind == "memory":
+            return self._memory.get_tuple(config)
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        with contextlib.closing(sqlite3.connect(self.path / "threads.sqlite")) as connection:
+            return SqliteSaver(connection).get_tuple(config)
+
+    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in this place's loop."""
+        assert self._loop is not None
+        return self._loop.run_until_complete(coroutine)
+
+    def call(self, target: Any, method: str, *args: Any, **kwargs: Any) -> Any:
+        """A method, or its async twin."""
+        if self.colour == "sync":
+            return getattr(target, method)(*args, **kwargs)
+        return self.wait(getattr(target, f"a{method}")(*args, **kwargs))
+
+    def close(self) -> None:
+        for close in self._close:
+            close()
+        if self._loop is not None:
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        return file.read_bytes() if file.is_file() else b""
+    except FileNotFoundError:
+        return b""
+
+
+PLACES: Final[tuple[tuple[str, Colour], ...]] = (
+    ("turn", "sync"),
+    ("turn", "async"),
+    ("memory", "sync"),
+    ("memory", "async"),
+    ("sqlite", "sync"),
+    ("aiosqlite", "async"),
+)
+
+
+# --- the model and its tools ---
+
+
+class Model(BaseChatModel):
+    """Says what its script says to the last message of a person; to answers of tools, that it is done."""
+
+    script: Mapping[str, AIMessage]
+    seen: list[list[BaseMessage]]
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
+        self.seen.append(list(messages))
+        last = messages[-1]
+        reply = self.script.get(last.text) if isinstance(last, HumanMessage) else None
+        message = AIMessage(f"done after {len(messages)}") if reply is None else reply.model_copy(update={"id": None})
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def calls(*names: str, first: int = 0, **fields: Any) -> AIMessage:
+    """One message that calls these tools, as c0, c1, ..."""
+    found = [{"name": name, "args": {}, "id": f"c{first + n}", "type": "tool_call"} for n, name in enumerate(names)]
+    return AIMessage("", tool_calls=found, **fields)
+
+
+class Ending(NamedTuple):
+    """How a tool ends its run: "kill" its process, "stop" the run, raise an `error`, or wait for `resumed`.
+
+    It does so when `after()` holds, so that nothing depends on who is faster.
+    """
+
+    how: Literal["kill", "stop", "error", "block"]
+    after: Callable[[], bool] = lambda: True
+    reached: Any = None
+    resumed: Any = None
+
+
+def toolbox(effects: Effects, names: Sequence[str], endings: Mapping[str, Ending], colour: Colour) -> list[BaseTool]:
+    """Tools by name: each notes its effect and gives "<name> gave"; "ask..." asks a person first."""
+    return [_tool(name, effects, endings.get(name), colour) for name in names]
+
+
+def _tool(name: str, effects: Effects, ending: Ending | None, colour: Colour) -> BaseTool:
+    def run() -> str:
+        if name.startswith("ask"):
+            answer = interrupt({"may": name})
+            if answer == "no":
+                return f"{name} rejected"
+        effects.add(name)
+        if ending is not None:
+            _wait_until(ending.after)
+            _end(ending, name)
+            if ending.how == "stop":
+                raise KeyboardInterrupt
+            if ending.how == "block":
+                assert ending.resumed.wait(HANG_SECONDS)
+        return f"{name} gave"
+
+    async def arun() -> str:
+        if ending is None:
+            return run()
+        effects.add(name)
+        while not ending.after():
+            await asyncio.sleep(0.002)
+        _end(ending, name)
+        if ending.how == "stop":
+            await asyncio.Event().wait()
+        if ending.how == "block":
+            # The loop must not stand still: the one who wakes this tool may need it.
+            assert await asyncio.get_running_loop().run_in_executor(None, ending.resumed.wait, HANG_SECONDS)
+        return f"{name} gave"
+
+    run.__name__ = name
+    return StructuredTool.from_function(
+        func=run, coroutine=arun if colour == "async" else None, name=name, description=name
+    )
+
+
+def _end(ending: Ending, name: str) -> None:
+    if ending.how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if ending.reached is not None:
+        ending.reached.set()
+    if ending.how == "error":
+        raise ValueError(f"{name} broke")
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    """Poll for what only a file of another thread or process tells."""
+    deadline = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "what a tool waits for never comes"
+        time.sleep(0.002)
+
+
+# --- graphs ---
+
+
+class Way(NamedTuple):
+    """How a graph and the guard come together.
+
+    Attributes:
+        name: As it is shown.
+        graph: "create_agent", "react" or "hand".
+        guard: "middleware", "node", "attach", "recover" (over runs that know no guard) or "recover-attached".
+        fan_out: Whether each call has a task of its own.
+    """
+
+    name: str
+    graph: str
+    guard: str
+    fan_out: bool = True
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether the guard acts between the runs only."""
+        return self.guard.startswith("recover")
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether the guard sees what happens in a run."""
+        return self.guard != "recover"
+
+
+WAYS: Final = {
+    way.name: way
+    for way in (
+        Way("middleware", "create_agent", "middleware"),
+        Way("node", "hand", "node"),
+        Way("node-one-task", "hand", "node", fan_out=False),
+        Way("attach-agent", "create_agent", "attach"),
+        Way("attach", "hand", "attach"),
+        Way("attach-one-task", "hand", "attach", fan_out=False),
+        Way("attach-react", "react", "attach"),
+        Way("attach-react-one-task", "react", "attach", fan_out=False),
+        Way("recover", "create_agent", "recover"),
+        Way("recover-attached", "hand", "recover-attached"),
+        Way("recover-attached-one-task", "hand", "recover-attached", fan_out=False),
+    )
+}
+GUARDED_WAYS: Final = [way for way in WAYS.values() if not way.is_by_hand]
+#: One of each kind, for savers other than ours.
+FEW_WAYS: Final = [WAYS[n] for n in ("middleware", "node", "node-one-task", "attach-agent", "attach-one-task")]
+
+
+def hand_built(
+    model: Model,
+    tools: list[BaseTool],
+    *,
+    colour: Colour,
+    fan_out: bool,
+    state: Any = MessagesState,
+    key: str = "messages",
+    guard: TurnGuard | None = None,
+    write: Callable[[Any, BaseMessage], Any] = lambda _, reply: [reply],
+    reply_id: bool = True,
+) -> StateGraph[Any]:
+    """A model node and a tool node; with `guard`, through `guard.node` and `wrap_tool_call`."""
+
+    def history(values: Any) -> list[Any]:
+        return list(values[key] if isinstance(values, Mapping) else getattr(values, key))
+
+    def told(values: Any, reply: BaseMessage) -> Any:
+        return {key: write(history(values), reply if reply_id else reply.model_copy(update={"id": None}))}
+
+    def ask(values: Any) -> Any:
+        return told(values, model.invoke(history(values)))
+
+    async def aask(values: Any) -> Any:
+        return told(values, await model.ainvoke(history(values)))
+
+    def route(values: Any) -> Any:
+        last = history(values)[-1]
+        if not (isinstance(last, AIMessage) and last.tool_calls):
+            return END
+        if not fan_out:
+            return "tools"
+        context = {"__type": "tool_call_with_context", "state": values}
+        return [Send("tools", {**context, "tool_call": tool_call}) for tool_call in last.tool_calls]
+
+    node: Any = ask if colour == "sync" else aask
+    wraps: dict[str, Any] = {}
+    if guard is not None:
+        node = guard.node(node)
+        wraps = {"wrap_tool_call": guard.wrap_tool_call, "awrap_tool_call": guard.awrap_tool_call}
+    builder: StateGraph[Any] = StateGraph(state)
+    builder.add_node("model", node)
+    builder.add_node("tools", ToolNode(tools, messages_key=key, **wraps))
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges("model", route, ["tools", END])
+    builder.add_edge("tools", "model")
+    return builder
+
+
+def built(way: Way, model: Model, tools: list[BaseTool], guard: TurnGuard | None, colour: Colour) -> Any:
+    """The graph of a way, made for a saver: a function of it. Without `guard`, the graph as it is without one."""
+    if way.graph == "create_agent":
+        from langchain.agents import create_agent
+
+        middleware = [guard.middleware()] if guard is not None and way.guard == "middleware" else []
+        return lambda saver: create_agent(model, tools, middleware=middleware, checkpointer=saver)
+    if way.graph == "react":
+        version: Any = "v2" if way.fan_out else "v1"
+
+        def react(saver: Any) -> Any:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # it is deprecated, and in use
+                return create_react_agent(model, tools, version=version, checkpointer=saver)
+
+        return react
+    own = guard if way.guard == "node" else None
+    builder = hand_built(model, tools, colour=colour, fan_out=way.fan_out, guard=own)
+    return lambda saver: builder.compile(checkpointer=saver)
+
+
+TOOLS: Final = ("fast", "slow", "third", "boom", "ask", "f0", "f1", "f2")
+
+
+class Agent:
+    """One process' life with an agent on one thread.
+
+    Args:
+        place: Where its threads are.
+        way: How the guard comes in.
+        script: What the model says, by the text of the last message of a person.
+        endings: How tools end their run, by name.
+        make: Makes the graph's function of a saver from model, tools, guard and colour, instead of the way's own.
+        options: Of the guard.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        way: Way,
+        script: Mapping[str, AIMessage] | None = None,
+        *,
+        endings: Mapping[str, Ending] | None = None,
+        make: Callable[..., Any] | None = None,
+        tools: list[BaseTool] | None = None,
+        thread: str = "t",
+        **options: Any,
+    ) -> None:
+        self.place, self.way = place, way
+        self.model = Model(script=script or {}, seen=[])
+        self.saver = place.open()
+        self.guard = place.guard(self.saver, **options)
+        self.config: Any = {"configurable": {"thread_id": thread}}
+        self.key = options.get("messages_key", "messages")
+        tools = toolbox(place.effects, TOOLS, endings or {}, place.colour) if tools is None else tools
+        make = make or built
+        self.graph = make(way, self.model, tools, self.guard, place.colour)(self.saver)
+        #: As a program that knows nothing of the guard would make it.
+        self.plain = make(way, self.model, tools, None, place.colour)
+        self.guarded = self.graph
+        if way.guard in ("attach", "recover-attached"):
+            self.guarded = self.guard.attach(self.graph)
+
+    @property
+    def seen(self) -> list[BaseMessage]:
+        """The history that the model was given last."""
+        return self.model.seen[-1]
+
+    def run(self, given: Any, **config: Any) -> Any:
+        """A run as it is before anything has gone wrong."""
+        return self.place.call(self.guarded, "invoke", given, {**self.config, **config})
+
+    def say(self, text: str, **config: Any) -> list[Any]:
+        """A new message, after what went wrong; gives the history."""
+        return self.go_on({self.key: [HumanMessage(text)]}, **config)
+
+    def go_on(self, given: Any, **config: Any) -> list[Any]:
+        """A run with an input, or `None` or a `Command`; gives the history."""
+        graph = self.guarded
+        if self.way.is_by_hand:
+            self.recover()
+            graph = self.graph
+        return _history(self.place.call(graph, "invoke", given, {**self.config, **config}), self.key)
+
+    def recover(self) -> Any:
+        """`guard.recover`."""
+        return self.place.call(self.guard, "recover", self.graph, self.config)
+
+    def stop_in(self, text: str, reached: threading.Event, **config: Any) -> None:
+        """Send a message and stop the run once a tool has got there: Ctrl-C if it blocks, a cancelled task if not."""
+        given = {self.key: [HumanMessage(text)]}
+        if self.place.colour == "sync":
+            with pytest.raises(KeyboardInterrupt):
+                self.run(given, **config)
+            return
+
+        async def cancel() -> None:
+            task = asyncio.ensure_future(self.guarded.ainvoke(given, {**self.config, **config}))
+            while not reached.is_set() and not task.done():
+                await asyncio.sleep(0.002)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            assert task.cancelled()
+
+        self.place.wait(cancel())
+
+    def stored(self) -> list[Any]:
+        """The history, as a fresh saver and a graph without the guard read it."""
+        return _history(self.state().values, self.key)
+
+    def state(self) -> Any:
+        """The state, as a fresh saver and a graph without the guard read it."""
+        return self.place.call(self.plain(self.place.open()), "get_state", self.config)
+
+
+def _history(values: Any, key: str) -> list[Any]:
+    found = values.get(key, []) if isinstance(values, Mapping) else getattr(values, key)
+    return list(found)
+
+
+# --- what holds for every history ---
+
+
+def assert_valid(history: Sequence[Any]) -> None:
+    """Every call of every AIMessage is answered exactly once, right behind it; no answer lacks a call."""
+    open_ids: list[str] = []
+    for place, message in enumerate(history):
+        if isinstance(message, ToolMessage):
+            assert message.tool_call_id in open_ids, f"{place}: an answer to no call {shape(history)}"
+            open_ids.remove(message.tool_call_id)
+            continue
+        assert not open_ids, f"{place}: no answer to {open_ids} in {shape(history)}"
+        if isinstance(message, AIMessage):
+            open_ids = [str(call["id"]) for call in [*message.tool_calls, *message.invalid_tool_calls]]
+    assert not open_ids, f"no answer to {open_ids} in {shape(history)}"
+
+
+def shape(history: Sequence[Any]) -> list[str]:
+    """One word a message: who speaks; for answers the call, and its text or its outcome."""
+    return [
+        f"{message.tool_call_id}={outcome(message) or message.text}" if isinstance(message, ToolMessage) else message.type
+        for message in history
+    ]
+
+
+def outcome(message: BaseMessage) -> str:
+    """The outcome that the guard has noted in an answer; empty in a real one."""
+    return str(message.response_metadata.get(NOTE, {}).get("outcome", ""))
+
+
+def cause(message: BaseMessage) -> str:
+    """The cause that the guard has noted in an answer; empty in a real one."""
+    return str(message.response_metadata.get(NOTE, {}).get("cause", ""))
+
+
+def answers(history: Sequence[Any]) -> dict[str, ToolMessage]:
+    """The answers by call; where ids repeat, the last."""
+    return {m.tool_call_id: m for m in history if isinstance(m, ToolMessage)}
+
+
+def assert_honest(message: ToolMessage, *, ran: bool) -> None:
+    """No answer claims more than is known.
+
+    Args:
+        message: The answer.
+        ran: Whether its tool has started.
+    """
+    text, found = message.text.lower(), outcome(message)
+    if not found:
+        assert ran or message.status == "error"
+        return
+    assert message.status == "error"
+    assert "succe" not in text
+    assert "cancel" not in text
+    if ran:
+        assert "not run" not in text
+        assert found in ("unknown", "failed", "answered_by_person")
+    if cause(message) != "user":
+        assert "user" not in text
+
+
+def assert_settled(agent: Agent, *, gave: Sequence[str] = ()) -> None:
+    """What the thread holds is in order, also for a program without the guard, and a second pass changes nothing.
+
+    Args:
+        agent: Whose thread.
+        gave: Tools whose real results must be there.
+    """
+    stored = agent.stored()
+    assert_valid(stored)
+    texts = [message.text for message in stored if isinstance(message, ToolMessage)]
+    for name in gave:
+        assert texts.count(f"{name} gave") == 1, shape(stored)
+    before = agent.state().config
+    report = agent.recover()
+    assert not report.changed
+    assert agent.state().config == before
+    assert agent.stored() == stored
+
+
+@contextlib.contextmanager
+def opened(kind: str, colour: Colour, path: Path, **options: Any) -> Iterator[Place]:
+    """A place for as long as a block lasts."""
+    place = Place(kind, colour, path, **options)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def over(ways: Sequence[Way], *, few: Sequence[Way] = FEW_WAYS, places: Sequence[Any] = PLACES) -> Any:
+    """Parametrizes a test over `way`, `kind` and `colour`: all ways with our saver, a few with the others."""
+    found = []
+    for kind, colour in places:
+        for way in ways if kind == "turn" else [way for way in ways if way in few]:
+            found.append(pytest.param(way, kind, colour, id=f"{kind}-{colour}-{way.name}"))
+    return pytest.mark.parametrize(("way", "kind", "colour"), found)

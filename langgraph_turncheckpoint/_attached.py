@@ -256,23 +256,32 @@ class GuardedRun:
         )
         added = {TURN_KEY: conf[TURN_KEY], CHECKPOINTER_KEY: watched}
         if not core.knows_turns and turn.base is not None:
-            added |= self._rolled_back(turn.base)
+            added |= self._rolled_back(self._running.rolled_back_to)
         own: RunnableConfig = {"configurable": added, "callbacks": [self._running.recorder]}
         self.config = merge_configs(self.config, own)
         if not self._continues:
             self.input, self._messages = _with_messages(self._given, self._graph, core.rules.messages_key)
 
-    def _rolled_back(self, base: str) -> dict[str, Any]:
+    def _rolled_back(self, base: str | None) -> dict[str, Any]:
         if not base:
             raise UnsupportedSaverError(
                 "nothing can be rolled back to before a thread's first checkpoint with this saver; "
                 "use a TurnCheckpointSaver, or delete the thread"
             )
+        assert self._running is not None
+        self._running.started_from(base)
         return {"checkpoint_id": base}
 
     # --- the run's first look at its thread ---
 
+    def _note_start(self, saved: CheckpointTuple | None) -> None:
+        """Where turns are kept apart from checkpoints, a rollback finds its way back by this."""
+        if not self._core.knows_turns and self._running is not None:
+            conf = {} if saved is None else saved.config["configurable"]
+            self._running.started_from(str(conf.get("checkpoint_id") or ""))
+
     def _recover(self, saved: CheckpointTuple | None) -> bool:
+        self._note_start(saved)
         steps = self._steps(saved)
         changed = steps is not None and run_steps(steps, self._graph).changed
         history = self._history(saved)
@@ -282,6 +291,7 @@ class GuardedRun:
         return changed
 
     async def _arecover(self, saved: CheckpointTuple | None) -> bool:
+        await offload(self._note_start, saved)
         steps = await offload(self._steps, saved)
         changed = steps is not None and (await arun_steps(steps, self._graph)).changed
         history = self._history(saved)

@@ -117,7 +117,8 @@ class GuardCore:
             def ended(error: BaseException | None, paused: bool) -> None:
                 self._run_ended(running, control, error, paused=paused, is_explicit=is_explicit)
 
-            run_ends().listen(parent, ended)
+            depth = str(conf.get("checkpoint_ns") or "").count("|") + 1
+            run_ends().listen(parent, depth, ended)
         return running
 
     def running(self, thread_id: str, turn: Turn, control: object) -> tuple[RunningTurn, bool]:
@@ -137,7 +138,13 @@ class GuardCore:
                 running = self._live[thread_id, turn.token] = RunningTurn(self.home.store, thread_id, turn)
             is_new = running.control is not control or control is None
             if is_new:
-                running.begin_run(control)
+                try:
+                    running.begin_run(control)
+                except BaseException:
+                    # What cannot be read cannot be gone on from, and nobody will tell that this turn is over.
+                    del self._live[thread_id, turn.token]
+                    self.home.store.settle_turn(thread_id, turn, "failed", "error", raise_token=False)
+                    raise
                 running.recorder = RunRecorder(running, self.policies.of)
             return running, is_new
 
@@ -155,9 +162,9 @@ class GuardCore:
         callbacks = config.get("callbacks")
         recorder = running.recorder
         if isinstance(callbacks, BaseCallbackManager):
-            if not any(isinstance(handler, RunRecorder) for handler in callbacks.handlers):
+            if not any(handler is recorder for handler in callbacks.handlers):
                 callbacks.add_handler(recorder, inherit=True)
-        elif not any(isinstance(handler, RunRecorder) for handler in callbacks or ()):
+        elif not any(handler is recorder for handler in callbacks or ()):
             config["callbacks"] = [*(callbacks or ()), recorder]
 
     def node_config(self, config: RunnableConfig) -> RunnableConfig:

@@ -18,12 +18,15 @@ from langgraph.errors import GraphInterrupt
 #: Beyond this many runs the oldest are forgotten: a generator that nobody closes never ends.
 RUNS_KEPT: Final = 20_000
 
+#: How the tag begins that LangGraph gives the run of a node, and of nothing in it.
+STEP_TAG: Final = "graph:step:"
+
 #: Gets the error, if there was one, and whether a node of the run has paused for a person.
 Listener = Callable[["BaseException | None", bool], None]
 
 
 class RunEnds(BaseCallbackHandler):
-    """Tells listeners when the root of a run ends."""
+    """Tells listeners when a graph ends."""
 
     run_inline = True
     ignore_llm = ignore_chat_model = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
@@ -32,31 +35,47 @@ class RunEnds(BaseCallbackHandler):
         self._lock = threading.Lock()
         self._parents: OrderedDict[UUID, UUID | None] = OrderedDict()
         self._listeners: dict[UUID, list[Listener]] = {}
+        self._nodes: set[UUID] = set()
         self._paused: set[UUID] = set()
 
-    def listen(self, run_id: UUID | None, listener: Listener) -> bool:
-        """Call `listener` once, when the outermost run around `run_id` ends.
+    def listen(self, run_id: UUID | None, depth: int, listener: Listener) -> bool:
+        """Call `listener` once, when the graph that a node belongs to ends.
+
+        Args:
+            run_id: The run of the node, or one within it.
+            depth: How many graphs deep the node is: 1 for a node of the graph itself, 2 for one of its subgraphs.
+            listener: Who wants to know.
 
         Returns:
             Whether that run is known.
         """
         with self._lock:
-            root = self._root(run_id)
-            if root is None:
+            graph = self._graph(run_id, depth)
+            if graph is None:
                 return False
-            self._listeners.setdefault(root, []).append(listener)
+            self._listeners.setdefault(graph, []).append(listener)
             return True
 
-    def _root(self, run_id: UUID | None) -> UUID | None:
-        while run_id is not None and (parent := self._parents.get(run_id)) is not None:
-            run_id = parent
+    def _graph(self, run_id: UUID | None, depth: int) -> UUID | None:
+        """The run of the graph that is `depth` graphs up."""
+        for _ in range(depth):
+            while run_id is not None and run_id not in self._nodes:
+                run_id = self._parents.get(run_id)
+            run_id = None if run_id is None else self._parents.get(run_id)
         return run_id if run_id in self._parents else None
 
     def on_chain_start(
-        self, serialized: Any, inputs: Any, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
+        self,
+        serialized: Any,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        **_: Any,
     ) -> None:
         """A chain or node starts."""
-        self._started(run_id, parent_run_id)
+        self._started(run_id, parent_run_id, is_node=any(tag.startswith(STEP_TAG) for tag in tags or ()))
 
     def on_tool_start(
         self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
@@ -80,22 +99,31 @@ class RunEnds(BaseCallbackHandler):
         """A tool raised."""
         self._ended(run_id, error)
 
-    def _started(self, run_id: UUID, parent_run_id: UUID | None) -> None:
+    def _started(self, run_id: UUID, parent_run_id: UUID | None, *, is_node: bool = False) -> None:
         with self._lock:
             self._parents[run_id] = parent_run_id
+            if is_node:
+                self._nodes.add(run_id)
             if len(self._parents) > RUNS_KEPT:
                 forgotten, _ = self._parents.popitem(last=False)
-                self._listeners.pop(forgotten, None)
-                self._paused.discard(forgotten)
+                self._forget(forgotten)
+
+    def _forget(self, run_id: UUID) -> tuple[list[Listener], bool]:
+        has_paused = run_id in self._paused
+        self._paused.discard(run_id)
+        self._nodes.discard(run_id)
+        return self._listeners.pop(run_id, []), has_paused
 
     def _ended(self, run_id: UUID, error: BaseException | None) -> None:
         with self._lock:
-            if isinstance(error, GraphInterrupt) and (root := self._root(run_id)) is not None:
-                self._paused.add(root)
+            if isinstance(error, GraphInterrupt):
+                # Whichever graph around it is listened to: a pause within it is a pause of it.
+                above = self._parents.get(run_id)
+                while above is not None:
+                    self._paused.add(above)
+                    above = self._parents.get(above)
             self._parents.pop(run_id, None)
-            listeners = self._listeners.pop(run_id, ())
-            has_paused = run_id in self._paused
-            self._paused.discard(run_id)
+            listeners, has_paused = self._forget(run_id)
         for listener in listeners:
             listener(error, has_paused)
 

@@ -68,6 +68,8 @@ class RunningTurn:
         self.is_watched = False
         #: Whether all that the run has recorded is in its checkpoints.
         self.is_absorbed = False
+        #: Of a rollback, the checkpoint that the older turn started from, where only its journal knows.
+        self.rolled_back_to: str | None = None
         self.stored_history: Sequence[Any] | None = None
         self._codec = store.codec
         self._clock = clock
@@ -106,6 +108,8 @@ class RunningTurn:
             self.history_length = 0
             self.stored_history = None
         if self.turn.base is not None:
+            found = load_transcript(self.store, self.thread_id, self.token - 1).started_from
+            self.rolled_back_to = self.rolled_back_to or (found[max(found)] if found else None)
             discard_journals_before(self.store, self.thread_id, self.token)
         self.earlier = load_transcript(self.store, self.thread_id, self.token)
 
@@ -153,6 +157,10 @@ class RunningTurn:
         return call_id in self._allowed
 
     # --- what happens ---
+
+    def started_from(self, checkpoint_id: str) -> None:
+        """The checkpoint that the run starts from; empty for none."""
+        self._write(kinds.FROM, [checkpoint_id])
 
     def prompt(self, after: str | None, messages: Sequence[BaseMessage]) -> None:
         """A run was started with messages that stand behind the message `after`. Durable on return."""

@@ -33,6 +33,7 @@ START: Final = "start"  # AI message, call, tool
 RESULT: Final = "result"  # AI message, call, output: a ToolMessage, a Command or a list of them
 FAILED: Final = "error"  # AI message, call, error
 PAUSED: Final = "paused"  # AI message, call: it waits for a person
+FROM: Final = "from"  # checkpoint: what the run started from, where the store of the turns does not know it
 TRIMMED: Final = "trimmed"  # length: messages were taken out of the history; what was said before may be among them
 DELIVERED: Final = "delivered"  # message ids: from the inbox
 ENDED: Final = "ended"  # state, cause: one of the turn's runs is over
@@ -121,6 +122,7 @@ class Transcript:
         has_gap: Records are missing.
         delivered: Ids of messages that came from the inbox.
         tokens: The turns the records are from.
+        started_from: The checkpoint that a turn's first run started from, where it is recorded.
         last_end: State and cause of the last run that is known to have ended.
     """
 
@@ -130,6 +132,7 @@ class Transcript:
         self.has_gap = False
         self.delivered: set[str] = set()
         self.tokens: list[int] = []
+        self.started_from: dict[int, str] = {}
         self.last_end: tuple[TurnState, Cause | None] | None = None
         self._timeline: list[Prompt | tuple[int, str]] = []
         self._replies: dict[tuple[int, str], dict[str, Any]] = {}
@@ -226,6 +229,9 @@ class Transcript:
     def _call(self, ai_id: str | None, call_id: str) -> dict[str, Any]:
         self._last_key[call_id] = (ai_id, call_id)
         return self._calls.setdefault((ai_id, call_id), {})
+
+    def _on_from(self, token: int, checkpoint_id: str) -> None:
+        self.started_from.setdefault(token, checkpoint_id)
 
     def _on_prompt(self, token: int, after: str | None, messages: list[BaseMessage]) -> None:
         self._timeline.append(Prompt(after, messages))

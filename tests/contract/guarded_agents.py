@@ -22,6 +22,7 @@ import pytest
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
@@ -178,7 +179,7 @@ PLACES: Final[tuple[tuple[str, Colour], ...]] = (
 
 
 class Model(BaseChatModel):
-    """Says what its script says to the last message of a person; to answers of tools, that it is done."""
+    """Says what its script says to the text of the last message; to all else, that it is done."""
 
     script: Mapping[str, AIMessage]
     seen: list[list[BaseMessage]]
@@ -192,8 +193,7 @@ class Model(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         self.seen.append(list(messages))
-        last = messages[-1]
-        reply = self.script.get(last.text) if isinstance(last, HumanMessage) else None
+        reply = self.script.get(messages[-1].text)
         message = AIMessage(f"done after {len(messages)}") if reply is None else reply.model_copy(update={"id": None})
         return ChatResult(generations=[ChatGeneration(message=message)])
 
@@ -333,22 +333,37 @@ def hand_built(
     state: Any = MessagesState,
     key: str = "messages",
     guard: TurnGuard | None = None,
-    write: Callable[[Any, BaseMessage], Any] = lambda _, reply: [reply],
-    reply_id: bool = True,
+    replaces: bool = False,
+    has_ids: bool = True,
 ) -> StateGraph[Any]:
-    """A model node and a tool node; with `guard`, through `guard.node` and `wrap_tool_call`."""
+    """A model node and a tool node; with `guard`, through `guard.node` and `wrap_tool_call`.
+
+    Args:
+        model: The model.
+        tools: Its tools.
+        colour: Of the nodes.
+        fan_out: Whether each call has a task of its own.
+        state: The graph's state.
+        key: The key of the history.
+        guard: The guard that sits in the nodes.
+        replaces: Whether nodes write the whole history, for a state without a reducer.
+        has_ids: Whether replies have ids.
+    """
 
     def history(values: Any) -> list[Any]:
         return list(values[key] if isinstance(values, Mapping) else getattr(values, key))
 
-    def told(values: Any, reply: BaseMessage) -> Any:
-        return {key: write(history(values), reply if reply_id else reply.model_copy(update={"id": None}))}
+    def told(values: Any, *messages: BaseMessage) -> Any:
+        return {key: [*(history(values) if replaces else ()), *messages]}
+
+    def named(reply: BaseMessage) -> BaseMessage:
+        return reply if has_ids else reply.model_copy(update={"id": None})
 
     def ask(values: Any) -> Any:
-        return told(values, model.invoke(history(values)))
+        return told(values, named(model.invoke(history(values))))
 
     async def aask(values: Any) -> Any:
-        return told(values, await model.ainvoke(history(values)))
+        return told(values, named(await model.ainvoke(history(values))))
 
     def route(values: Any) -> Any:
         last = history(values)[-1]
@@ -364,9 +379,18 @@ def hand_built(
     if guard is not None:
         node = guard.node(node)
         wraps = {"wrap_tool_call": guard.wrap_tool_call, "awrap_tool_call": guard.awrap_tool_call}
+    tool_node: Any = ToolNode(tools, messages_key=key, **wraps)
+
+    def act(values: Any, config: RunnableConfig) -> Any:
+        return told(values, *tool_node.invoke(values, config)[key])
+
+    async def aact(values: Any, config: RunnableConfig) -> Any:
+        return told(values, *(await tool_node.ainvoke(values, config))[key])
+
+    own: Any = act if colour == "sync" else aact
     builder: StateGraph[Any] = StateGraph(state)
     builder.add_node("model", node)
-    builder.add_node("tools", ToolNode(tools, messages_key=key, **wraps))
+    builder.add_node("tools", own if replaces else tool_node)
     builder.add_edge(START, "model")
     builder.add_conditional_edges("model", route, ["tools", END])
     builder.add_edge("tools", "model")
@@ -403,9 +427,12 @@ class Agent:
     Args:
         place: Where its threads are.
         way: How the guard comes in.
-        script: What the model says, by the text of the last message of a person.
+        script: What the model says, by the text of the last message.
         endings: How tools end their run, by name.
         make: Makes the graph's function of a saver from model, tools, guard and colour, instead of the way's own.
+        tools: Instead of those of `toolbox`.
+        thread: Its id.
+        replaces: Whether an input is the whole history, for a state without a reducer.
         options: Of the guard.
     """
 
@@ -419,9 +446,10 @@ class Agent:
         make: Callable[..., Any] | None = None,
         tools: list[BaseTool] | None = None,
         thread: str = "t",
+        replaces: bool = False,
         **options: Any,
     ) -> None:
-        self.place, self.way = place, way
+        self.place, self.way, self.replaces = place, way, replaces
         self.model = Model(script=script or {}, seen=[])
         self.saver = place.open()
         self.guard = place.guard(self.saver, **options)
@@ -447,12 +475,16 @@ class Agent:
 
     def say(self, text: str, **config: Any) -> list[Any]:
         """A new message, after what went wrong; gives the history."""
-        return self.go_on({self.key: [HumanMessage(text)]}, **config)
+        if self.way.is_by_hand:
+            self.recover()
+        before = self.stored() if self.replaces else []
+        return self.go_on({self.key: [*before, HumanMessage(text)]}, **config)
 
     def go_on(self, given: Any, **config: Any) -> list[Any]:
         """A run with an input, or `None` or a `Command`; gives the history."""
         graph = self.guarded
         if self.way.is_by_hand:
+            assert given is not None, "there is nothing to go on with behind a recovery by hand"
             self.recover()
             graph = self.graph
         return _history(self.place.call(graph, "invoke", given, {**self.config, **config}), self.key)

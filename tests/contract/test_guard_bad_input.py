@@ -204,13 +204,14 @@ def test_what_is_no_node_is_refused(saver, nothing):
 
 @pytest.mark.parametrize("way", ["attach", "attach-by-hand"])
 def test_a_guarded_graph_without_a_thread_says_what_langgraph_says(saver, way, effects):
-    graph = guarded(way, saver, Speaker(script=by_prompt()), [effects.tool("fast")])
+    guard = TurnGuard(saver)
+    graph = guarded(way, saver, Speaker(script=by_prompt()), [effects.tool("fast")], guard=guard)
     with pytest.raises(ValueError, match="thread_id"):
         graph.invoke(asked("first"))
-    with pytest.raises(ValueError, match="thread_id"):
-        TurnGuard(saver).recover(graph, {})
-    with pytest.raises(InvalidIdError):
-        asyncio.run(TurnGuard(saver).arecover(graph, {"configurable": {}}))
+    with pytest.raises(InvalidIdError, match="thread_id"):
+        guard.recover(graph, {})
+    with pytest.raises(InvalidIdError, match="thread_id"):
+        asyncio.run(guard.arecover(graph, {"configurable": {}}))
 
 
 # --- turns and threads ---

@@ -29,7 +29,7 @@ from ._histories import is_healthy
 from ._offload import offload
 from ._open_turn import OpenTurn
 from ._pending import INTERRUPT
-from ._recovery import NULL_TASK_ID, Recovery, RecoveryReport, Steps, arun_steps, run_steps
+from ._recovery import NULL_TASK_ID, Recovery, RecoveryReport, Steps, arun_steps, has_reducer, run_steps
 from ._running import RunningTurn
 from ._runs import TURN_KEY, explicit_token
 from ._tool_gate import aguarded_call, guarded_call
@@ -318,6 +318,9 @@ class GuardedRun:
                 return None
             return recovery.before_continuing(is_cut_off=is_cut_off)
         arriving = self._messages if self._messages is not None else []
+        if arriving and not has_reducer(self._graph.channels.get(rules.messages_key)):
+            recovery.of_arriving(saved, arriving)
+            return None
         is_quiet = running.earlier.is_empty and not any(w[1] != INTERRUPT for w in pending)
         if is_quiet and history is not None and is_healthy([*history, *arriving], unanswered=rules.unanswered):
             return None

@@ -309,15 +309,18 @@ class NamespaceFiles:
         return [checkpoint_id for checkpoint_id in found if checkpoint_id is not None]
 
     def sweep(self) -> None:
-        """Remove temporaries of writers that died.
+        """Remove what writers that died have left: temporaries, and writes that are in their checkpoint's file already.
 
         Commits happen under the lock we hold, so nobody alive owns one. One stays while the file that it was
         to replace is damaged: it may be the only good copy.
         """
         for bound in self.bounds():
             directory = self.bucket(bound)
-            for name in _files.list_directory(directory):
-                if name.endswith(TEMPORARY_SUFFIX) and not self._is_damaged(directory, name):
+            names = set(_files.list_directory(directory))
+            for name in names:
+                is_litter = name.endswith(TEMPORARY_SUFFIX) and not self._is_damaged(directory, name)
+                is_merged = name.endswith(EARLY_SUFFIX) and name.removesuffix(EARLY_SUFFIX) + CHECKPOINT_SUFFIX in names
+                if is_litter or (is_merged and not self._is_damaged(directory, name)):
                     _files.remove_file(os.path.join(directory, name))
 
     @staticmethod

@@ -4,12 +4,14 @@ its calls. How a history is put in order is `_histories`' business.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.types import Command
 
-from ._histories import Addition, Evidence, marked_partial, marker
+from ._histories import Addition, Evidence, GivenAnswer, marked_partial, marker
+from ._tool_calls import last_caller
 from ._transcript import Prompt, Reply, Transcript
 from ._turn import Cause
 
@@ -48,18 +50,98 @@ def evidence_of(
         paused: Whether the thread waited for a person.
     """
     additions: list[Addition] = []
-    answered = _answered(history)
-    for entry, is_last in _with_last_replies(transcript.timeline, namespaces):
+    followers = _followers(history)
+    names = None if namespaces is None else {graph_names(namespace) for namespace in namespaces}
+    timeline = aligned(transcript.timeline, history)
+    for entry, is_last in _with_last_replies(timeline, names):
         if isinstance(entry, Prompt):
-            after = entry.after
-            for message in entry.messages:
-                additions.append(Addition(after, message))
-                after = message.id
-        elif is_last and entry.anchor is not None and entry.anchor not in answered:
+            additions += _prompt(entry)
+        elif is_last and entry.anchor is not None and not _is_answered(entry, timeline, followers):
             additions += _reply(entry, transcript, cause=cause, turn_token=turn_token, wishes=wishes)
-    return Evidence(
-        calls=transcript.call_evidence(), cause=cause, turn_token=turn_token, additions=additions, paused=paused
-    )
+    calls = transcript.call_evidence()
+    if history and _last_caller_has_no_id(history):
+        # The model's reply had an id, which the graph has not kept.
+        ids = {message.id for message in history if isinstance(message, BaseMessage)}
+        for key, known in list(calls.items()):
+            if key[0] is not None and key[0] not in ids and transcript.newest(key[1]) == key:
+                calls[None, key[1]] = known
+    return Evidence(calls=calls, cause=cause, turn_token=turn_token, additions=additions, paused=paused)
+
+
+def lost_prompts(transcript: Transcript, history: Sequence[Any]) -> Evidence:
+    """Only the messages that runs were started with, or that came from the inbox, and that the history lacks."""
+    timeline = aligned(transcript.timeline, history)
+    return Evidence(additions=[a for entry in timeline if isinstance(entry, Prompt) for a in _prompt(entry)])
+
+
+def other_updates(
+    transcript: Transcript, answers: Sequence[GivenAnswer], history: Sequence[Any], messages_key: str
+) -> list[tuple[str, Any]]:
+    """What tools whose recorded results are used have written beside messages."""
+    found = []
+    for answer in answers:
+        caller = last_caller(history, answer.call_id)
+        output = transcript.output(None if caller is None else caller.id, answer.call_id)
+        if answer.outcome == "recorded" and isinstance(output, Command) and output.graph is None:
+            found += [write for write in update_of(output) if write[0] != messages_key]
+    return found
+
+
+def update_of(command: Command[Any]) -> list[tuple[str, Any]]:
+    """What a command writes, key by key."""
+    update = command.update
+    if isinstance(update, Mapping):
+        return list(update.items())
+    if isinstance(update, (list, tuple)) and all(isinstance(write, tuple) and len(write) == 2 for write in update):
+        return list(update)
+    return []
+
+
+def aligned(timeline: Sequence[Prompt | Reply], history: Sequence[Any]) -> list[Prompt | Reply]:
+    """The entries, with the ids that the history knows its messages by.
+
+    A message that is given without an id gets one when it is stored; a run that goes on after a crash in between
+    gives it another. It is the same if it says the same, at the same place.
+    """
+    places = {message.id: place for place, message in enumerate(history) if isinstance(message, BaseMessage)}
+    alias: dict[str | None, str | None] = {}
+    found: list[Prompt | Reply] = []
+    for entry in timeline:
+        if isinstance(entry, Reply):
+            found.append(entry._replace(anchor=alias.get(entry.anchor, entry.anchor)))
+            continue
+        after = alias.get(entry.after, entry.after)
+        messages = entry.messages
+        if not any(message.id in places for message in messages) and (after is None or after in places):
+            start = 0 if after is None else places[after] + 1
+            there = [message for message in history[start:] if not isinstance(message, ToolMessage)][: len(messages)]
+            if list(map(_said, there)) == list(map(_said, messages)):
+                alias.update((old.id, new.id) for old, new in zip(messages, there, strict=True))
+                messages = there
+        found.append(Prompt(after, messages))
+    return found
+
+
+def _said(message: Any) -> tuple[Any, Any]:
+    return getattr(message, "type", None), getattr(message, "content", None)
+
+
+def graph_names(checkpoint_ns: str) -> str:
+    """A namespace without the ids of tasks, which differ from run to run."""
+    return "|".join(part.partition(":")[0] for part in checkpoint_ns.split("|"))
+
+
+def _last_caller_has_no_id(history: Sequence[Any]) -> bool:
+    caller = next((m for m in reversed(history) if isinstance(m, AIMessage) and m.tool_calls), None)
+    return caller is not None and caller.id is None
+
+
+def _prompt(entry: Prompt) -> list[Addition]:
+    additions, after = [], entry.after
+    for message in entry.messages:
+        additions.append(Addition(after, message))
+        after = message.id
+    return additions
 
 
 def recorded_reply(transcript: Transcript, history: Sequence[Any], *, checkpoint_ns: str) -> AIMessage | None:
@@ -70,9 +152,13 @@ def recorded_reply(transcript: Transcript, history: Sequence[Any], *, checkpoint
     """
     if not history:
         return None
-    last = anchor_of(history)
-    for entry in reversed(transcript.replies):
-        if entry.message is not None and entry.anchor == last is not None and entry.checkpoint_ns == checkpoint_ns:
+    last, names = anchor_of(history), graph_names(checkpoint_ns)
+    if last is None:
+        return None
+    for entry in reversed(aligned(transcript.timeline, history)):
+        if isinstance(entry, Prompt) or entry.message is None:
+            continue
+        if entry.anchor == last and graph_names(entry.checkpoint_ns) == names:
             return entry.message if transcript.was_touched(entry.message) else None
     return None
 
@@ -85,33 +171,50 @@ def anchor_of(history: Sequence[Any]) -> str | None:
     return None
 
 
-def _answered(history: Sequence[Any]) -> set[str]:
-    """The ids of messages whose reply is in the history."""
-    found, last = set(), None
+def _followers(history: Sequence[Any]) -> dict[str, set[str | None]]:
+    """The ids of the replies that stand behind each message."""
+    found: dict[str, set[str | None]] = {}
+    last = None
     for message in history:
         if isinstance(message, AIMessage) and last is not None:
-            found.add(last)
+            found.setdefault(last, set()).add(message.id)
         if isinstance(message, BaseMessage) and not isinstance(message, ToolMessage):
             last = message.id
     return found
 
 
+def _is_answered(entry: Reply, timeline: Sequence[Prompt | Reply], followers: Mapping[str, set[str | None]]) -> bool:
+    """Whether the history has a reply to the same prompt that is not of another node, which may answer beside it."""
+    of_others = {
+        other.message.id
+        for other in timeline
+        if isinstance(other, Reply) and other.message is not None and _place(other) != _place(entry)
+    }
+    return bool(followers.get(entry.anchor or "", set()) - of_others)
+
+
+def _place(entry: Reply) -> tuple[str, str]:
+    return entry.node, graph_names(entry.checkpoint_ns)
+
+
 def _with_last_replies(
-    timeline: list[Prompt | Reply], namespaces: Collection[str] | None
+    timeline: list[Prompt | Reply], names: Collection[str] | None
 ) -> list[tuple[Prompt | Reply, bool]]:
-    """Each entry, and whether it is what remains of the replies to one prompt.
+    """Each entry, and whether it is what remains of one node's replies to one prompt.
 
     The last whole reply counts; if none is whole, the last that has any text: a retry that had not said anything
     yet does not take away what the first try had said.
     """
-    best: dict[str | None, Reply] = {}
+    best: dict[tuple[Any, ...], Reply] = {}
     for entry in timeline:
-        if isinstance(entry, Prompt) or (namespaces is not None and entry.checkpoint_ns not in namespaces):
+        if isinstance(entry, Prompt) or (names is not None and graph_names(entry.checkpoint_ns) not in names):
             continue
-        known = best.get(entry.anchor)
+        key = (entry.anchor, *_place(entry))
+        known = best.get(key)
         if known is None or entry.message is not None or (entry.text and known.message is None):
-            best[entry.anchor] = entry
-    return [(entry, isinstance(entry, Prompt) or best.get(entry.anchor) is entry) for entry in timeline]
+            best[key] = entry
+    kept = {id(entry) for entry in best.values()}
+    return [(entry, isinstance(entry, Prompt) or id(entry) in kept) for entry in timeline]
 
 
 def _reply(entry: Reply, transcript: Transcript, *, cause: Cause, turn_token: int, wishes: Wishes) -> list[Addition]:

@@ -91,7 +91,7 @@ class _Guarded:
         if prepared is None:
             return call(state)
         if prepared.reply is not None:
-            return {self._rules.messages_key: [prepared.reply]}
+            return self._result(config, prepared, self._known(state, prepared))
         return self._result(config, prepared, call(self._with_history(state, prepared)))
 
     async def arun(self, state: Any, config: RunnableConfig, call: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -99,7 +99,7 @@ class _Guarded:
         if prepared is None:
             return await call(state)
         if prepared.reply is not None:
-            return {self._rules.messages_key: [prepared.reply]}
+            return self._result(config, prepared, self._known(state, prepared))
         return self._result(config, prepared, await call(self._with_history(state, prepared)))
 
     def _prepare(self, state: Any, config: RunnableConfig) -> Prepared | None:
@@ -115,6 +115,11 @@ class _Guarded:
             config=self._core.node_config(config),
             inbox=self._core.home.inbox(running.thread_id),
         )
+
+    def _known(self, state: Any, prepared: Prepared) -> Any:
+        """What the node would return if its model said again what it has said."""
+        replies = [prepared.reply]
+        return replies if isinstance(state, list) else {self._rules.messages_key: replies}
 
     def _with_history(self, state: Any, prepared: Prepared) -> Any:
         key, messages = self._rules.messages_key, prepared.messages
@@ -133,6 +138,8 @@ class _Guarded:
     def _result(self, config: RunnableConfig, prepared: Prepared, result: Any) -> Any:
         """What the node returned, and the history it was given, if that is new to the state."""
         prepared.was_called()
+        if prepared.updates:
+            result = [Command(update=prepared.updates), *_as_list(result)]
         if not prepared.changed:
             return result
         key = self._rules.messages_key

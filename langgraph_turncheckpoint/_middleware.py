@@ -4,7 +4,7 @@ guard; this is the only module that needs LangChain.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from langchain.agents.middleware.types import AgentMiddleware, ExtendedModelResponse, ModelRequest, ModelResponse
@@ -42,7 +42,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         if prepared is None:
             return handler(request)
         if prepared.reply is not None:
-            return ModelResponse(result=[prepared.reply])
+            return _with_history(ModelResponse(result=[prepared.reply]), prepared)
         return _with_history(handler(self._request(request, prepared)), prepared)
 
     async def awrap_model_call(
@@ -53,7 +53,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         if prepared is None:
             return await handler(request)
         if prepared.reply is not None:
-            return ModelResponse(result=[prepared.reply])
+            return _with_history(ModelResponse(result=[prepared.reply]), prepared)
         return _with_history(await handler(self._request(request, prepared)), prepared)
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
@@ -74,7 +74,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
             core.policies.check_names(request.tools)
         return prepare(
             running,
-            request.state["messages"],
+            _history(request),
             rules=core.rules,
             saver=core.saver,
             config=core.node_config(config),
@@ -85,16 +85,33 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
         """The request with the history in order; what another middleware has made of the messages stays."""
         if not prepared.changed:
             return request
-        if _without_answers(request.messages) == _without_answers(request.state["messages"]):
+        if prepared.old is not request.state["messages"] or request.messages == request.state["messages"]:
             return request.override(messages=prepared.messages)
         rules = self._core.rules
         view = finalize_history(request.messages, unanswered=rules.unanswered, texts=rules.texts)
         return request.override(messages=view.messages)
 
 
-def _without_answers(messages: Sequence[Any]) -> list[Any]:
-    """What answers calls is put in order by LangChain, too, and may differ."""
-    return [message for message in messages if not isinstance(message, ToolMessage)]
+def _history(request: ModelRequest[Any]) -> list[Any]:
+    """The history as it will be in the state.
+
+    LangChain itself answers calls that it could not parse, and writes those answers; what another middleware has
+    made of the messages is for the model alone.
+    """
+    state: list[Any] = request.state["messages"]
+    if len(request.messages) <= len(state):
+        return state
+    added = iter(request.messages)
+    extra = []
+    for message in state:
+        for found in added:
+            if found is message:
+                break
+            extra.append(found)
+        else:
+            return state
+    extra += added
+    return list(request.messages) if all(isinstance(message, ToolMessage) for message in extra) else state
 
 
 def _config_of(request: ModelRequest[Any]) -> RunnableConfig:
@@ -135,7 +152,7 @@ def _with_history(response: Any, prepared: Prepared) -> Any:
         writes: list[Any] = [[RemoveMessage(id=REMOVE_ALL_MESSAGES), *prepared.messages, *result]]
     else:
         writes = list(edits)
-    update = [("messages", write) for write in writes]
+    update = [*prepared.updates, *(("messages", write) for write in writes)]
     if command is not None:
         update = [*command._update_as_tuples(), *update]  # noqa: SLF001 - an update has many shapes, and this knows them
     return ExtendedModelResponse(model_response=response, command=Command(update=update))

@@ -4,6 +4,7 @@ must be, and messages from the inbox join it. It returns what to do; it writes n
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,8 +12,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from ._evidence import anchor_of, evidence_of, recorded_reply
-from ._histories import finalize_history, is_healthy
+from ._evidence import anchor_of, evidence_of, lost_prompts, other_updates, recorded_reply
+from ._histories import FinalizedHistory, finalize_history, is_healthy
 from ._pending import pending_evidence
 from ._recovery import Rules
 from ._running import RunningTurn
@@ -27,6 +28,7 @@ class Prepared(NamedTuple):
         old: The history in the state.
         messages: The history, in order.
         changed: Whether it differs from the state, which must be told then.
+        updates: What tools whose recorded results are used have written beside messages.
         reply: The model's reply, if it is known already: it must not be asked again.
     """
 
@@ -34,6 +36,7 @@ class Prepared(NamedTuple):
     old: Sequence[Any]
     messages: list[Any]
     changed: bool
+    updates: list[tuple[str, Any]]
     reply: AIMessage | None = None
 
     def was_called(self) -> None:
@@ -65,27 +68,32 @@ def prepare(
     """
     running.check()
     running.history_seen(len(history))
-    first = not running.is_recovered
-    checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
-    if first:
-        _record_prompt(running, history)
-        reply = recorded_reply(running.earlier, history, checkpoint_ns=checkpoint_ns)
-        if reply is not None:
-            running.know(reply)
-            return Prepared(running, history, list(history), changed=False, reply=reply)
     messages: list[Any] = history if isinstance(history, list) else list(history)
     changed = False
-    has_evidence = first and not running.earlier.is_empty
+    updates: list[tuple[str, Any]] = []
+    checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
+    has_evidence = not running.is_recovered and not running.earlier.is_empty
+    if not running.is_recovered:
+        _record_prompt(running, history)
+    if has_evidence:
+        # What the recorded reply was an answer to may not have reached the state itself.
+        asked = finalize_history(messages, lost_prompts(running.earlier, messages), until=0)
+        reply = recorded_reply(running.earlier, asked.messages, checkpoint_ns=checkpoint_ns)
+        if reply is not None:
+            running.know(reply)
+            return Prepared(running, history, asked.messages, asked.changed, [], reply)
     if has_evidence or not is_healthy(history, unanswered=rules.unanswered):
-        done = _finalized(running, history, rules=rules, saver=saver, config=config)
-        messages, changed = done
+        done, updates = _finalized(running, history, rules=rules, saver=saver, config=config)
+        messages, changed = done.messages, done.changed
     pending = [] if checkpoint_ns else inbox.pending()
     waiting = undelivered(pending, messages)
     # Those that the history has already were stored by a run that died before it could say so.
     running.handed_on(str(message.id) for message in pending)
     if waiting:
+        # With them in its journal, a reply to them can be brought back before any checkpoint has them.
+        running.prompt(anchor_of(messages), waiting)
         messages, changed = [*messages, *waiting], True
-    return Prepared(running, history, messages, changed)
+    return Prepared(running, history, messages, changed, updates)
 
 
 def _finalized(
@@ -95,7 +103,7 @@ def _finalized(
     rules: Rules,
     saver: BaseCheckpointSaver[Any],
     config: RunnableConfig,
-) -> tuple[list[Any], bool]:
+) -> tuple[FinalizedHistory, list[tuple[str, Any]]]:
     _, cause = running.end_cause()
     checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
     evidence = evidence_of(
@@ -107,21 +115,18 @@ def _finalized(
         namespaces={checkpoint_ns},
     )
     done = finalize_history(history, evidence, unanswered=rules.unanswered, texts=rules.texts)
+    updates: list[tuple[str, Any]] = []
     missing = [answer.call_id for answer in done.answers if answer.outcome != "recorded"]
     if missing:
         # Tasks that had finished have left their results with the checkpoint that the run stopped at.
         pending = pending_evidence(saver, config, missing, messages_key=rules.messages_key)
+        updates += pending.updates
         if pending.calls or pending.paused:
-            known = dict(evidence.calls) | pending.calls
-            evidence = type(evidence)(
-                calls=known,
-                cause=cause,
-                turn_token=running.token,
-                additions=evidence.additions,
-                paused=pending.paused,
-            )
+            known = {**evidence.calls, **pending.calls}
+            evidence = dataclasses.replace(evidence, calls=known, paused=pending.paused)
             done = finalize_history(history, evidence, unanswered=rules.unanswered, texts=rules.texts)
-    return done.messages, done.changed
+    updates += other_updates(running.earlier, done.answers, done.messages, rules.messages_key)
+    return done, updates
 
 
 def _record_prompt(running: RunningTurn, history: Sequence[Any]) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from ._finalize import Facts
 from ._histories import CallEvidence
+from ._tool_calls import last_caller
 from ._transcript import messages_in
 
 #: How many checkpoints are looked at, from the newest back, before a result is given up.
@@ -33,10 +34,12 @@ class PendingEvidence(NamedTuple):
     Attributes:
         calls: The recorded results, by AI message and call.
         paused: Whether the checkpoint with the calls waited for a person.
+        updates: What the tasks with these results have written beside them.
     """
 
     calls: dict[tuple[str | None, str], CallEvidence]
     paused: bool
+    updates: list[tuple[str, Any]]
 
 
 class Results(NamedTuple):
@@ -69,6 +72,7 @@ def pending_evidence(
         messages_key: The channel of the history.
     """
     found: dict[tuple[str | None, str], CallEvidence] = {}
+    updates: list[tuple[str, Any]] = []
     missing, paused = set(wanted), False
     saved = saver.get_tuple(config)
     for _ in range(CHECKPOINTS_LOOKED_AT):
@@ -80,6 +84,7 @@ def pending_evidence(
                 missing.discard(message.tool_call_id)
                 ai_id = _caller(saved, message.tool_call_id, messages_key)
                 found[ai_id, message.tool_call_id] = CallEvidence(Facts(result=True), message)
+                updates += _beside(saved, message, messages_key)
         open_here = [call_id for call_id in missing if last_caller(_history(saved, messages_key), call_id)]
         paused = paused or (results.paused and bool(open_here))
         if len(open_here) == len(results.errors) == 1:
@@ -87,7 +92,7 @@ def pending_evidence(
             ai_id = _caller(saved, open_here[0], messages_key)
             found[ai_id, open_here[0]] = CallEvidence(Facts(started=True, error=results.errors[0]))
         saved = saver.get_tuple(saved.parent_config) if saved.parent_config is not None else None
-    return PendingEvidence(found, paused)
+    return PendingEvidence(found, paused, updates)
 
 
 def results_in(saved: CheckpointTuple, messages_key: str) -> Results:
@@ -100,8 +105,25 @@ def results_in(saved: CheckpointTuple, messages_key: str) -> Results:
         elif channel == ERROR and (text := error_text(value)):
             errors.append(text)
         elif channel == messages_key:
-            answers += [message for message in messages_in(value) if isinstance(message, ToolMessage)]
+            answers += _new_answers(messages_in(value))
     return Results(answers, paused, errors)
+
+
+def _beside(saved: CheckpointTuple, answer: ToolMessage, messages_key: str) -> list[tuple[str, Any]]:
+    """What the task that gave an answer has written to other channels of the state."""
+    writes = saved.pending_writes or ()
+    tasks = {w[0] for w in writes if w[1] == messages_key and any(m is answer for m in messages_in(w[2]))}
+    return [
+        (channel, value)
+        for task, channel, value in writes
+        if task in tasks and channel != messages_key and not channel.startswith(("__", "branch:"))
+    ]
+
+
+def _new_answers(written: list[BaseMessage]) -> list[ToolMessage]:
+    """The answers in what a task wrote; of a whole history, those behind its last reply."""
+    start = max((place + 1 for place, message in enumerate(written) if isinstance(message, AIMessage)), default=0)
+    return [message for message in written[start:] if isinstance(message, ToolMessage)]
 
 
 def error_text(error: object) -> str:
@@ -121,11 +143,3 @@ def _history(saved: CheckpointTuple, messages_key: str) -> Sequence[Any]:
 def _caller(saved: CheckpointTuple, call_id: str, messages_key: str) -> str | None:
     message = last_caller(_history(saved, messages_key), call_id)
     return None if message is None else message.id
-
-
-def last_caller(history: Sequence[Any], call_id: str) -> AIMessage | None:
-    """The last message that makes a call."""
-    for message in reversed(history):
-        if isinstance(message, AIMessage) and any(call["id"] == call_id for call in message.tool_calls):
-            return message
-    return None

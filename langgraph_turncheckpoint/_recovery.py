@@ -16,14 +16,15 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.constants import END, START
 from langgraph.pregel import Pregel
 from langgraph.types import Overwrite, StateSnapshot
 
-from ._evidence import Wishes, evidence_of
+from ._evidence import Wishes, evidence_of, other_updates
 from ._finalize import Facts
-from ._histories import CallEvidence, Evidence, FinalizedHistory, GivenAnswer, Text, finalize_history
-from ._pending import error_text
+from ._histories import CallEvidence, Evidence, FinalizedHistory, GivenAnswer, Text, finalize_history, is_healthy
+from ._pending import error_text, results_in
 from ._running import RunningTurn
 from ._transcript import Transcript
 from ._turn import Cause
@@ -129,15 +130,28 @@ class Recovery:
             return self._report(first, changed=committed)
         arriving[:] = [message for message in arriving if not isinstance(message, ToolMessage)]
         coming = {id(message) for message in arriving}
+        updates = other_updates(self._running.earlier, first.answers, first.messages, self._rules.messages_key)
         for _ in range(REPLACEMENT_ATTEMPTS):
             history = [message for message in done.messages if id(message) not in coming]
             if history == stored:
                 break
-            yield from self._replace(snapshot, history)
+            yield from self._replace(snapshot, history, updates)
+            updates = []
             snapshot = yield Operation("get_state", (self._config,))
             stored = self._history(snapshot)
             done = self._finalize([*stored, *arriving], paused=paused)
         return self._report(first, changed=True)
+
+    def of_arriving(self, saved: CheckpointTuple | None, arriving: list[Any]) -> None:
+        """Put the messages of the input itself in order, in place: they are the whole history that comes."""
+        evidence = self._evidence(arriving, paused=False)
+        if saved is not None:
+            results = results_in(saved, self._rules.messages_key)
+            calls = dict(evidence.calls)
+            for message in results.answers:
+                calls.setdefault((None, message.tool_call_id), CallEvidence(Facts(result=True), message))
+            evidence = dataclasses.replace(evidence, calls=calls, paused=results.paused)
+        arriving[:] = self._finalized(arriving, evidence, follower_comes=False).messages
 
     def before_continuing(self, *, is_cut_off: bool = False) -> Steps:
         """Bring back what had not reached the checkpoints, so that the run goes on from what really happened.
@@ -161,8 +175,8 @@ class Recovery:
     def _restore(self, snapshot: StateSnapshot, history: list[Any]) -> Generator[Operation, Any, RecoveryReport | None]:
         transcript = self._running.earlier
         evidence = self._evidence(history, paused=False)
-        # With nothing pending, a prompt that was lost with its run is put back, and the run starts from it.
-        lost_prompts = not snapshot.next
+        # Where no call is open, a prompt that was lost with its run is put back, and the run starts from it.
+        lost_prompts = not snapshot.next or is_healthy(history, unanswered=self._rules.unanswered)
         probe = finalize_history(history, evidence, follower_comes=False, until=0)
         added = [message for message in probe.added if lost_prompts or isinstance(message, AIMessage)]
         touched = [m for m in added if isinstance(m, AIMessage) and transcript.was_touched(m)]
@@ -197,9 +211,11 @@ class Recovery:
         opaque = nodes - set(self._gated)
         caller = next((m for m in reversed(history) if isinstance(m, AIMessage)), None)
         unchanged = FinalizedHistory(history, [], [], [], [], changed=False)
-        if len(opaque) != 1 or caller is None or not caller.tool_calls or not self._must_not_run_again(caller):
+        has_open = not is_healthy(history, unanswered=self._rules.unanswered)
+        if len(opaque) != 1 or caller is None or not has_open or not self._must_not_run_again(caller):
             return self._report(unchanged, changed=False)
-        done = self._finalize(history, paused=False, follower_comes=False)
+        evidence = dataclasses.replace(self._evidence(history, paused=False), additions=())
+        done = self._finalized(history, evidence, follower_comes=False)
         if done.changed:
             values = {self._rules.messages_key: self._replacement(done.messages)}
             yield Operation("update_state", (self._config, values, opaque.pop()))
@@ -209,7 +225,9 @@ class Recovery:
         facts = [self._running.earlier.facts(caller.id, str(call["id"])) for call in caller.tool_calls]
         return any(f.result or (f.started and f.error is None and not f.paused) for f in facts)
 
-    def _replace(self, snapshot: StateSnapshot, messages: list[Any]) -> Generator[Operation, Any, None]:
+    def _replace(
+        self, snapshot: StateSnapshot, messages: list[Any], updates: list[tuple[str, Any]]
+    ) -> Generator[Operation, Any, None]:
         saved = snapshot.config.get("configurable", {})
         if not saved.get("checkpoint_id"):
             # Nothing was ever stored: the messages are all there is.
@@ -218,7 +236,8 @@ class Recovery:
             return
         # No node is asked to write this, so no edge of the graph is followed.
         target = _with(self._config, saved)
-        yield Operation("put_writes", (target, [(self._rules.messages_key, self._replacement(messages))]))
+        own = [write for write in updates if write[0] in self._graph.channels]
+        yield Operation("put_writes", (target, [(self._rules.messages_key, self._replacement(messages)), *own]))
         yield Operation("update_state", (self._config, None, END))
 
     # --- what is known ---
@@ -292,7 +311,12 @@ class Recovery:
 
 def replacement(channel: object, messages: list[Any]) -> Any:
     """The write that makes a channel hold exactly these messages, whatever its reducer."""
-    return Overwrite(messages) if isinstance(channel, (BinaryOperatorAggregate, DeltaChannel)) else messages
+    return Overwrite(messages) if has_reducer(channel) else messages
+
+
+def has_reducer(channel: object) -> bool:
+    """Whether what is written to a channel is added to what it holds."""
+    return isinstance(channel, (BinaryOperatorAggregate, DeltaChannel))
 
 
 def run_steps(steps: Steps, graph: Graph) -> RecoveryReport:

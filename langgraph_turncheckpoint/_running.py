@@ -262,6 +262,11 @@ class RunningTurn:
         """A tool raised."""
         self._write(kinds.FAILED, [self.caller(call_id), call_id, error])
 
+    def asked(self, call_id: str, values: int) -> None:
+        """A person is asked about a call, after LangGraph has given `values` answers to other questions."""
+        self.is_paused = True
+        self._write(kinds.ASKED, [self.caller(call_id), call_id, values])
+
     def tool_paused(self, call_id: str) -> None:
         """A tool waits for a person."""
         self.is_paused = True

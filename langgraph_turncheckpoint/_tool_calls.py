@@ -4,7 +4,7 @@ answers a call is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID, uuid5
 
@@ -109,3 +109,11 @@ def _complete_content(content: list[Any], calls: list[Call]) -> list[Any]:
             call = waiting.pop()
             complete[place] = {**block, key: call.id, "name": call.name}
     return complete
+
+
+def last_caller(history: Sequence[Any], call_id: str) -> AIMessage | None:
+    """The last message that makes a call."""
+    for message in reversed(history):
+        if isinstance(message, AIMessage) and any(call["id"] == call_id for call in message.tool_calls):
+            return message
+    return None

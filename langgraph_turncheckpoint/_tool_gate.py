@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple
@@ -17,8 +18,8 @@ from ._finalize import Outcome, Policy, decide_resume, wording
 from ._guard_core import GuardCore
 from ._histories import METADATA_KEY, Text
 from ._offload import offload
-from ._pending import last_caller
 from ._running import RunningTurn, new_id
+from ._tool_calls import last_caller
 from ._transcript import messages_in
 from ._turn import Cause
 
@@ -176,30 +177,38 @@ def ask(running: RunningTurn, call: Mapping[str, Any], texts: Mapping[str, Text]
     The answer is "rerun", "report", or a dict `{"action": "rerun" | "report" | "result", "content": ...}`, where
     "result" hands on what the person knows the tool has done. Anything else is asked again.
     """
-    complaint = ""
-    while True:
-        _, cause = running.end_cause()
-        question = {
-            "type": QUESTION,
-            "tool_call_id": call["id"],
-            "name": call["name"],
-            "args": call.get("args"),
-            "description": wording("unknown", cause, call["name"]),
-            "choices": list(CHOICES),
-        }
+    call_id, complaint = call["id"], ""
+    _, cause = running.end_cause()
+    question: dict[str, Any] = {
+        "type": QUESTION,
+        "tool_call_id": call_id,
+        "name": call["name"],
+        "args": call.get("args"),
+        "description": wording("unknown", cause, call["name"]),
+        "choices": list(CHOICES),
+    }
+    put_after = running.earlier.asked(running.caller(call_id), call_id)
+    for values in itertools.count():
         if complaint:
             question["error"] = complaint
-        reply = interrupt(question)
+        try:
+            reply = interrupt(question)
+        except GraphInterrupt:
+            running.asked(call_id, values)
+            raise
+        if put_after is None or values < put_after:
+            continue  # LangGraph hands out again what was answered to another question of the same task
         action = reply.get("action") if isinstance(reply, Mapping) else reply
         if action in ("rerun", True):
-            running.allow(call["id"])
+            running.allow(call_id)
             return Verdict("run")
         if action in ("report", False):
             return Verdict("answer", _answer(running, call, "answered_by_person", texts))
         if action == "result" and isinstance(reply, Mapping) and reply.get("content") is not None:
-            message = ToolMessage(content=reply["content"], name=call["name"], tool_call_id=call["id"], id=new_id())
+            message = ToolMessage(content=reply["content"], name=call["name"], tool_call_id=call_id, id=new_id())
             return Verdict("answer", message)
         complaint = f"{reply!r:.200} is no answer; use 'rerun', 'report' or {{'action': 'result', 'content': ...}}"
+    raise AssertionError  # pragma: no cover - the loop has no end of its own
 
 
 def _answer(running: RunningTurn, call: Mapping[str, Any], outcome: Outcome, texts: Mapping[str, Text]) -> ToolMessage:

@@ -34,6 +34,9 @@ RESULT: Final = "result"  # AI message, call, output: a ToolMessage, a Command o
 FAILED: Final = "error"  # AI message, call, error
 PAUSED: Final = "paused"  # AI message, call: it waits for a person
 FROM: Final = "from"  # checkpoint: what the run started from, where the store of the turns does not know it
+ASKED: Final = (
+    "asked"  # AI message, call, values: a person is asked, after `interrupt` gave that many answers to others
+)
 TRIMMED: Final = "trimmed"  # length: messages were taken out of the history; what was said before may be among them
 DELIVERED: Final = "delivered"  # message ids: from the inbox
 ENDED: Final = "ended"  # state, cause: one of the turn's runs is over
@@ -190,6 +193,15 @@ class Transcript:
             known=known,
         )
 
+    def asked(self, ai_id: str | None, call_id: str) -> int | None:
+        """How many answers to other questions come before that to the guard's; `None` if it was not put."""
+        found = self._calls.get(self._key(ai_id, call_id), {}).get("asked")
+        return None if found is None else int(found)
+
+    def newest(self, call_id: str) -> Key | None:
+        """The last call of an id."""
+        return self._last_key.get(call_id)
+
     def output(self, ai_id: str | None, call_id: str) -> Any:
         """What the tool gave, whole."""
         return self.outputs.get(self._key(ai_id, call_id))
@@ -254,14 +266,23 @@ class Transcript:
         if (entry := self._replies.get((token, run))) is not None:
             entry["message"] = message
             self.covered.add(message.id)
+            for call in [*message.tool_calls, *message.invalid_tool_calls]:
+                # What is known of a call of this id in a message without one is of an older message.
+                call_id = str(call["id"])
+                self._calls.pop((None, call_id), None)
+                self.outputs.pop((None, call_id), None)
+                self._last_key[call_id] = (message.id, call_id)
 
     def _on_calls(self, token: int, ai_id: str | None, call_ids: list[str]) -> None:
         self.covered.add(ai_id)
         self._covered_calls.update((ai_id, call_id) for call_id in call_ids)
 
     def _on_start(self, token: int, ai_id: str | None, call_id: str, tool: str) -> None:
+        # What an earlier try has left says nothing of this one.
         entry = self._call(ai_id, call_id)
-        entry.update(started=True, error=None, paused=False)
+        entry.clear()
+        entry["started"] = True
+        self.outputs.pop((ai_id, call_id), None)
 
     def _on_result(self, token: int, ai_id: str | None, call_id: str, output: Any) -> None:
         self._call(ai_id, call_id)["result"] = True
@@ -276,6 +297,9 @@ class Transcript:
     def _on_trimmed(self, token: int, length: int) -> None:
         # What is missing from the history now may have been removed on purpose: nothing of it is put back.
         self._timeline.clear()
+
+    def _on_asked(self, token: int, ai_id: str | None, call_id: str, values: int) -> None:
+        self._call(ai_id, call_id)["asked"] = values
 
     def _on_delivered(self, token: int, message_ids: list[str]) -> None:
         self.delivered.update(message_ids)

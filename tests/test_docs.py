@@ -7,10 +7,14 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from langchain.agents import create_agent
+from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
 
 from langgraph_turncheckpoint import TurnCheckpointSaver
 
@@ -18,6 +22,21 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MOVED: RunnableConfig = {"configurable": {"thread_id": "moved"}}
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+@tool
+def search(query: str) -> str:
+    """Search."""
+    return f"nothing about {query}"
+
+
+class ScriptedModel(FakeListChatModel):
+    """It says the same whatever it is asked, and calls no tool."""
+
+    responses: list[str] = ["hello"]  # noqa: RUF012 - a pydantic field
+
+    def bind_tools(self, tools, **kwargs):
+        return self
 
 
 @pytest.fixture
@@ -31,6 +50,11 @@ def names(tmp_path, monkeypatch):
     question = {"messages": [("user", "and then?")]}
     return {
         "builder": builder,
+        "create_agent": create_agent,
+        "model": ScriptedModel(),
+        "tools": [search],
+        "call_model": lambda state: {"messages": [AIMessage(f"answer {len(state['messages'])}")]},
+        "ToolNode": ToolNode,
         "config": {"configurable": {"thread_id": "1"}},
         "first": question,
         "second": question,
@@ -40,14 +64,17 @@ def names(tmp_path, monkeypatch):
 
 def test_the_examples_of_the_readme_run_in_their_order_and_leave_their_thread(names):
     assert len(EXAMPLES) >= 3
+    builder = names["builder"]
     for example in EXAMPLES:
-        if "saver." in example:
+        if "saver" in example:
             names.setdefault("saver", names["graph"].checkpointer)
+        # A graph that is built by hand, as far as its own example goes.
+        names["builder"] = StateGraph(MessagesState) if "guard.node" in example else builder
         if "Encrypted" in example:
             pytest.importorskip("Crypto", reason="the `encrypt` extra is not installed")
         exec(example, names)
     old = SqliteSaver(sqlite3.connect(":memory:", check_same_thread=False))
-    graph = names["builder"].compile(checkpointer=old)
+    graph = builder.compile(checkpointer=old)
     graph.invoke(names["first"], {"configurable": {"thread_id": "moved"}})
     names["take_over"](old, names["saver"], "moved")
     listed = [

@@ -18,7 +18,7 @@ from tests.benchmarks import report
 from tests.benchmarks.bench import QUICK, Bench, Sizes
 from tests.benchmarks.contenders import CONTENDERS
 from tests.benchmarks.results import Result
-from tests.benchmarks.rows import KEYS, Group, groups_for
+from tests.benchmarks.rows import KEYS, SECTIONS, Group, groups_for
 from tests.benchmarks.timing import DiskFloor, Stopwatch
 
 _PACKAGES = ("langgraph", "langgraph-checkpoint", "langgraph-checkpoint-sqlite", "langchain-core")
@@ -29,16 +29,17 @@ _PROFILE_LINES = 25
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chosen rows. The status says whether the run worked, not whether a target was met."""
     options = _parser().parse_args(arguments)
+    wanted = _wanted(options)
     try:
-        groups = groups_for([options.profile] if options.profile else options.rows or KEYS)
+        groups = groups_for([options.profile] if options.profile else wanted or KEYS)
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return 2
     if options.profile:
         return _profile(groups[0], options)
     results, setting = _run(groups, options)
-    if options.rows:
-        results = [result for result in results if result.key in options.rows]
+    if wanted:
+        results = [result for result in results if result.key in wanted]
     if options.json:
         options.json.write_text(json.dumps(report.as_json(results, setting), indent=2) + "\n")
     sys.stdout.write((report.markdown if options.markdown else report.plain)(results, setting) + "\n")
@@ -49,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks",
         description="Times and weighs TurnCheckpointSaver, SqliteSaver and InMemorySaver side by side.",
+    )
+    parser.add_argument(
+        "sections", nargs="*", metavar="SECTION", help=f"only these parts of the table: {', '.join(SECTIONS)}"
     )
     parser.add_argument("--rows", type=_comma_separated, help=f"only these: {','.join(KEYS)}")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
@@ -62,6 +66,14 @@ def _parser() -> argparse.ArgumentParser:
         help="write below DIR and so measure its disk (default: temporary files)",
     )
     return parser
+
+
+def _wanted(options: argparse.Namespace) -> list[str]:
+    """The rows asked for; none for all. A section that does not exist is taken for a row, and refused as one."""
+    keys = list(options.rows or ())
+    for section in options.sections:
+        keys += SECTIONS.get(section, (section,))
+    return keys
 
 
 def _comma_separated(text: str) -> list[str]:

@@ -44,6 +44,13 @@ class Sizes:
     memory_threads: int = 500
     memory_steps: int = 20
     block_rounds: int = 15
+    agent_turns: int = 30
+    agent_threads: int = 4
+    healthy_rounds: int = 40
+    tokens: int = 10_000
+    stream_rounds: int = 7
+    turn_rounds: int = 200
+    inbox_rounds: int = 200
 
 
 #: Small enough for a smoke test; the figures mean nothing.
@@ -67,6 +74,13 @@ QUICK: Final = Sizes(
     memory_threads=5,
     memory_steps=4,
     block_rounds=2,
+    agent_turns=3,
+    agent_threads=2,
+    healthy_rounds=3,
+    tokens=100,
+    stream_rounds=2,
+    turn_rounds=4,
+    inbox_rounds=4,
 )
 
 

@@ -106,7 +106,7 @@ def memory(bench: Bench) -> list[Result]:
             "memory",
             f"resident memory, {threads * steps:,} checkpoints over {threads:,} threads",
             grown,
-            bound_bytes=_MEMORY_BOUND_BYTES,
+            bound=_MEMORY_BOUND_BYTES,
             target="under 60 MB",
             note="growth over the start of the process that writes, saver still open"
             if grown

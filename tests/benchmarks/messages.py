@@ -33,7 +33,8 @@ _VOWELS: Final = "a e i o u ai ea ee oa ou ie"
 _CODAS: Final = ["", "", "n", "r", "l", "s", "t", "nd", "st", "ck", "ng", "m", "ss"]
 _ENDINGS: Final = ["", "", "", "s", "ed", "ing", "er", "ly", "tion", "ment", "able", "ness"]
 
-_TOOLS: Final = ("read_file", "search_text", "list_directory", "run_query", "fetch_page")
+#: Names of the tools that are called, all with the same arguments.
+TOOLS: Final = ("read_file", "search_text", "list_directory", "run_query", "fetch_page")
 
 
 @cache
@@ -82,7 +83,7 @@ def assistant(rng: random.Random, *, call_id: str | None) -> AIMessage:
     spent, said = rng.randint(500, 90_000), rng.randint(20, 900)
     calls = []
     if call_id is not None:
-        name = rng.choice(_TOOLS)
+        name = rng.choice(TOOLS)
         arguments = {
             "path": "/".join(prose(rng, 24).lower().replace(".", "").split()) + ".md",
             "reason": prose(rng, rng.randint(60, 120)),
@@ -107,7 +108,7 @@ def tool_result(rng: random.Random, *, call_id: str) -> ToolMessage:
         prose(rng, rng.randint(310, 510)),
         id=_message_id(rng),
         tool_call_id=call_id,
-        name=rng.choice(_TOOLS),
+        name=rng.choice(TOOLS),
     )
 
 
@@ -127,3 +128,16 @@ def two_message_turns(seed: str) -> Iterator[AnyMessage]:
     while True:
         yield human(rng)
         yield assistant(rng, call_id=None)
+
+
+def tool_using_turns(seed: str) -> Iterator[tuple[HumanMessage, AIMessage, ToolMessage, AIMessage]]:
+    """An endless conversation of turns with one tool: Human, AI with a tool call, Tool, AI."""
+    rng = random.Random(seed)
+    while True:
+        call_id = f"call_{_token(rng, 24)}"
+        yield (
+            human(rng),
+            assistant(rng, call_id=call_id),
+            tool_result(rng, call_id=call_id),
+            assistant(rng, call_id=None),
+        )

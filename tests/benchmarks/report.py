@@ -43,9 +43,11 @@ class Setting:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A figure with its unit and about three digits: `0.62 ms`, `1.84 MB`, `-` for none."""
+    """A figure with its unit and about three digits: `0.62 ms`, `1.84 MB`, `0.15 %`, `-` for none."""
     if value is None:
         return "-"
+    if unit == "share":
+        return f"{value:.2%}".replace("%", " %")
     scaled, suffix = (value * 1e3, "ms") if unit == "seconds" else (value / 1e6, "MB")
     digits = 0 if abs(scaled) >= 100 else 1 if abs(scaled) >= 10 else 2
     return f"{scaled:,.{digits}f} {suffix}"

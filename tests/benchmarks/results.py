@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["seconds", "bytes"]
+Unit = Literal["seconds", "bytes", "share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +100,31 @@ def against_itself(
 
 
 def against_bound(
-    key: str, work: str, measured: Mapping[str, float], *, bound_bytes: int, target: str, note: str = ""
+    key: str,
+    work: str,
+    measured: Mapping[str, float],
+    *,
+    bound: float,
+    target: str,
+    unit: Unit = "bytes",
+    note: str = "",
 ) -> Result:
-    """A row where ours must stay under an absolute number of bytes."""
+    """A row where ours must stay under an absolute figure, in `unit`."""
     ours = measured.get("ours")
     return Result(
         key,
         work,
-        "bytes",
+        unit,
         measured,
         None,
         target,
-        None if ours is None else ours < bound_bytes,
+        None if ours is None else ours < bound,
         note=note,
     )
+
+
+def without_target(
+    key: str, work: str, measured: Mapping[str, float], *, floor: float | None = None, note: str = ""
+) -> Result:
+    """A row that is there to be known; nothing is asked of it."""
+    return Result(key, work, "seconds", measured, None, "-", None, floor=floor, note=note)

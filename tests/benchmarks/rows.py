@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tests.benchmarks import eventloop, footprint, reading, writing
+from tests.benchmarks import eventloop, footprint, guarded, reading, streaming, turns, writing
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.results import Result
 
@@ -19,6 +19,7 @@ class Group:
         keys: The rows it gives, in order.
         measure: Measures them.
         profiled: Whether its measured calls run where a profiler sees them: on the measuring thread.
+            Of an agent it sees nodes, callbacks and the guard, not the saves that LangGraph leaves to other threads.
     """
 
     keys: tuple[str, ...]
@@ -26,7 +27,7 @@ class Group:
     profiled: bool = True
 
 
-GROUPS: Final = (
+SAVER_GROUPS: Final = (
     Group(("step-20",), writing.step_with_few),
     Group(("step-500",), writing.step_with_hundreds),
     Group(("step-5000",), writing.step_with_thousands),
@@ -39,6 +40,26 @@ GROUPS: Final = (
     Group(("memory",), footprint.memory, profiled=False),
     Group(("loop",), eventloop.longest_block, profiled=False),
 )
+
+GUARD_GROUPS: Final = (
+    Group(("attach-sync",), guarded.attached_agent_sync),
+    Group(("attach",), guarded.attached_agent),
+    Group(("middleware-sync",), guarded.agent_with_middleware_sync),
+    Group(("middleware",), guarded.agent_with_middleware),
+    Group(("healthy-attach", "healthy-middleware"), guarded.healthy_history),
+    Group(("stream",), streaming.streamed_inside),
+    Group(("stream-messages",), streaming.streamed_to_caller, profiled=False),
+    Group(("turn-open", "turn-settle"), turns.turn_by_hand),
+    Group(("inbox-post", "inbox-deliver"), turns.inbox),
+)
+
+GROUPS: Final = (*SAVER_GROUPS, *GUARD_GROUPS)
+
+#: Parts of the table that can be asked for by one name.
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
+    name: tuple(key for group in groups for key in group.keys)
+    for name, groups in (("saver", SAVER_GROUPS), ("guard", GUARD_GROUPS))
+}
 
 KEYS: Final = tuple(key for group in GROUPS for key in group.keys)
 

@@ -1,7 +1,7 @@
 """Agents with scripted models and counted tools, behind each way into the guard, over several savers, in both colours.
 
-A `Place` is a saver's storage, a `Way` is how a graph and the guard come together, an `Agent` is one process' life with
-them. What is right is asserted elsewhere; only the rules that hold for every history are here.
+A `Way` is how a graph and the guard come together, an `Agent` is one process' life with them in a place. What is right
+is asserted elsewhere.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import sqlite3
 import threading
 import time
 import warnings
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import pytest
 from langchain_core.language_models import BaseChatModel
@@ -24,156 +22,16 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, create_react_agent
 from langgraph.types import Send, interrupt
 
-from langgraph_turncheckpoint import TurnCheckpointSaver
 from langgraph_turncheckpoint.guard import TurnGuard
-
-Colour = Literal["sync", "async"]
+from tests.contract.guarded_places import PLACES, Colour, Effects, Place
+from tests.contract.true_histories import assert_valid, shape
 
 #: A failing test waits so long for what never comes.
 HANG_SECONDS: Final = 20.0
-
-#: Key of the guard's note in an answer.
-NOTE: Final = "turncheckpoint"
-
-
-class Effects:
-    """A file that the tools append to, so that what really ran can be counted."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def add(self, name: str) -> None:
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        os.write(descriptor, f"{name}\n".encode())
-        os.close(descriptor)
-
-    def all(self) -> list[str]:
-        """The names, in order of time."""
-        return self._path.read_text().split() if self._path.exists() else []
-
-    def counts(self) -> dict[str, int]:
-        """How often each ran."""
-        found = self.all()
-        return {name: found.count(name) for name in sorted(set(found))}
-
-
-# --- where it is stored ---
-
-
-class Place:
-    """One saver's storage, used in one colour.
-
-    Args:
-        kind: "turn", "memory", "sqlite" or "aiosqlite".
-        colour: How graphs are run.
-        path: The directory of everything.
-        serde: For the "turn" kind, its serializer.
-    """
-
-    def __init__(self, kind: str, colour: Colour, path: Path, *, serde: Any = None) -> None:
-        self.kind, self.colour, self.path, self._serde = kind, colour, path, serde
-        self.effects = Effects(path / "effects")
-        self._loop = asyncio.new_event_loop() if colour == "async" else None
-        self._memory = InMemorySaver()
-        self._close: list[Callable[[], Any]] = []
-
-    def open(self) -> BaseCheckpointSaver[Any]:
-        """A saver that remembers nothing, as that of another process; in memory there is only the one."""
-        if self.kind == "turn":
-            saver = TurnCheckpointSaver(self.path / "store", fsync=False, serde=self._serde)
-            self._close.append(saver.close)
-            return saver
-        if self.kind == "memory":
-            return self._memory
-        if self.kind == "sqlite":
-            from langgraph.checkpoint.sqlite import SqliteSaver
-
-            connection = sqlite3.connect(self.path / "threads.sqlite", check_same_thread=False)
-            self._close.append(connection.close)
-            return SqliteSaver(connection)
-        return cast("BaseCheckpointSaver[Any]", self.wait(self._open_async()))
-
-    async def _open_async(self) -> BaseCheckpointSaver[Any]:
-        import aiosqlite
-        from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-
-        connection = await aiosqlite.connect(self.path / "threads.sqlite")
-        self._close.append(lambda: self.wait(connection.close()))
-        return AsyncSqliteSaver(connection)
-
-    def guard(self, saver: BaseCheckpointSaver[Any], **options: Any) -> TurnGuard:
-        """A guard whose directory outlives the saver instance."""
-        if self.kind != "turn":
-            options["path"] = self.path / "turns"
-        return TurnGuard(saver, **options)
-
-    def journals_hold(self, text: str) -> bool:
-        """Whether a text is in a journal; only for what is not encrypted."""
-        return any(text.encode() in _bytes_of(file) for file in self.path.rglob("*.journal"))
-
-    def writes_hold(self, text: str) -> bool:
-        """Whether a text is a pending write of the newest checkpoint."""
-        found = self.newest()
-        return found is not None and text in repr(found.pending_writes)
-
-    def history_holds(self, text: str) -> bool:
-        """Whether the history in the newest checkpoint has a text."""
-        found = self.newest()
-        return found is not None and repr(text) in repr(found.checkpoint["channel_values"].get("messages"))
-
-    def newest(self) -> CheckpointTuple | None:
-        """The newest checkpoint of the thread "t", read from any thread, in any loop."""
-        config: Any = {"configurable": {"thread_id": "t"}}
-        if self.kind == "turn":
-            return TurnCheckpointSaver(self.path / "store", serde=self._serde).get_tuple(config)
-        if self.kind == "memory":
-            return self._memory.get_tuple(config)
-        from langgraph.checkpoint.sqlite import SqliteSaver
-
-        with contextlib.closing(sqlite3.connect(self.path / "threads.sqlite")) as connection:
-            return SqliteSaver(connection).get_tuple(config)
-
-    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in this place's loop."""
-        assert self._loop is not None
-        return self._loop.run_until_complete(coroutine)
-
-    def call(self, target: Any, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A method, or its async twin."""
-        if self.colour == "sync":
-            return getattr(target, method)(*args, **kwargs)
-        return self.wait(getattr(target, f"a{method}")(*args, **kwargs))
-
-    def close(self) -> None:
-        for close in self._close:
-            close()
-        if self._loop is not None:
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
-
-
-def _bytes_of(file: Path) -> bytes:
-    try:
-        return file.read_bytes() if file.is_file() else b""
-    except FileNotFoundError:
-        return b""
-
-
-PLACES: Final[tuple[tuple[str, Colour], ...]] = (
-    ("turn", "sync"),
-    ("turn", "async"),
-    ("memory", "sync"),
-    ("memory", "async"),
-    ("sqlite", "sync"),
-    ("aiosqlite", "async"),
-)
-
 
 # --- the model and its tools ---
 
@@ -241,7 +99,8 @@ def _tool(name: str, effects: Effects, ending: Ending | None, colour: Colour) ->
         if ending is None:
             return run()
         effects.add(name)
-        while not ending.after():
+        # What it waits for is in a file; nobody has an event to give.
+        while not ending.after():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
         _end(ending, name)
         if ending.how == "stop":
@@ -320,6 +179,8 @@ WAYS: Final = {
     )
 }
 GUARDED_WAYS: Final = [way for way in WAYS.values() if not way.is_by_hand]
+#: One of each kind, where the way makes little difference.
+SOME_WAYS: Final = [WAYS[n] for n in ("middleware", "node-one-task", "attach-agent", "attach-one-task")]
 #: One of each kind, for savers other than ours.
 FEW_WAYS: Final = [WAYS[n] for n in ("middleware", "node", "node-one-task", "attach-agent", "attach-one-task")]
 
@@ -503,7 +364,8 @@ class Agent:
 
         async def cancel() -> None:
             task = asyncio.ensure_future(self.guarded.ainvoke(given, {**self.config, **config}))
-            while not reached.is_set() and not task.done():
+            # The event is one of threads, for both colours.
+            while not reached.is_set() and not task.done():  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -526,67 +388,6 @@ def _history(values: Any, key: str) -> list[Any]:
     return list(found)
 
 
-# --- what holds for every history ---
-
-
-def assert_valid(history: Sequence[Any]) -> None:
-    """Every call of every AIMessage is answered exactly once, right behind it; no answer lacks a call."""
-    open_ids: list[str] = []
-    for place, message in enumerate(history):
-        if isinstance(message, ToolMessage):
-            assert message.tool_call_id in open_ids, f"{place}: an answer to no call {shape(history)}"
-            open_ids.remove(message.tool_call_id)
-            continue
-        assert not open_ids, f"{place}: no answer to {open_ids} in {shape(history)}"
-        if isinstance(message, AIMessage):
-            open_ids = [str(call["id"]) for call in [*message.tool_calls, *message.invalid_tool_calls]]
-    assert not open_ids, f"no answer to {open_ids} in {shape(history)}"
-
-
-def shape(history: Sequence[Any]) -> list[str]:
-    """One word a message: who speaks; for answers the call, and its text or its outcome."""
-    return [
-        f"{message.tool_call_id}={outcome(message) or message.text}" if isinstance(message, ToolMessage) else message.type
-        for message in history
-    ]
-
-
-def outcome(message: BaseMessage) -> str:
-    """The outcome that the guard has noted in an answer; empty in a real one."""
-    return str(message.response_metadata.get(NOTE, {}).get("outcome", ""))
-
-
-def cause(message: BaseMessage) -> str:
-    """The cause that the guard has noted in an answer; empty in a real one."""
-    return str(message.response_metadata.get(NOTE, {}).get("cause", ""))
-
-
-def answers(history: Sequence[Any]) -> dict[str, ToolMessage]:
-    """The answers by call; where ids repeat, the last."""
-    return {m.tool_call_id: m for m in history if isinstance(m, ToolMessage)}
-
-
-def assert_honest(message: ToolMessage, *, ran: bool) -> None:
-    """No answer claims more than is known.
-
-    Args:
-        message: The answer.
-        ran: Whether its tool has started.
-    """
-    text, found = message.text.lower(), outcome(message)
-    if not found:
-        assert ran or message.status == "error"
-        return
-    assert message.status == "error"
-    assert "succe" not in text
-    assert "cancel" not in text
-    if ran:
-        assert "not run" not in text
-        assert found in ("unknown", "failed", "answered_by_person")
-    if cause(message) != "user":
-        assert "user" not in text
-
-
 def assert_settled(agent: Agent, *, gave: Sequence[str] = ()) -> None:
     """What the thread holds is in order, also for a program without the guard, and a second pass changes nothing.
 
@@ -596,7 +397,7 @@ def assert_settled(agent: Agent, *, gave: Sequence[str] = ()) -> None:
     """
     stored = agent.stored()
     assert_valid(stored)
-    texts = [message.text for message in stored if isinstance(message, ToolMessage)]
+    texts = [str(message.text) for message in stored if isinstance(message, ToolMessage)]
     for name in gave:
         assert texts.count(f"{name} gave") == 1, shape(stored)
     before = agent.state().config
@@ -606,20 +407,12 @@ def assert_settled(agent: Agent, *, gave: Sequence[str] = ()) -> None:
     assert agent.stored() == stored
 
 
-@contextlib.contextmanager
-def opened(kind: str, colour: Colour, path: Path, **options: Any) -> Iterator[Place]:
-    """A place for as long as a block lasts."""
-    place = Place(kind, colour, path, **options)
-    try:
-        yield place
-    finally:
-        place.close()
-
-
 def over(ways: Sequence[Way], *, few: Sequence[Way] = FEW_WAYS, places: Sequence[Any] = PLACES) -> Any:
     """Parametrizes a test over `way`, `kind` and `colour`: all ways with our saver, a few with the others."""
-    found = []
-    for kind, colour in places:
-        for way in ways if kind == "turn" else [way for way in ways if way in few]:
-            found.append(pytest.param(way, kind, colour, id=f"{kind}-{colour}-{way.name}"))
+    found = [
+        pytest.param(way, kind, colour, id=f"{kind}-{colour}-{way.name}")
+        for kind, colour in places
+        for way in ways
+        if kind == "turn" or way in few
+    ]
     return pytest.mark.parametrize(("way", "kind", "colour"), found)

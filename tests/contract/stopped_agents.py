@@ -44,7 +44,7 @@ def calling(*names: str, first: int = 0, **args: Any) -> AIMessageChunk:
         tool_call_chunk(name=name, args=json.dumps(args), id=f"c{first + place}", index=place)
         for place, name in enumerate(names)
     ]
-    return AIMessageChunk("", tool_call_chunks=chunks)
+    return AIMessageChunk(content="", tool_call_chunks=chunks)
 
 
 class Speaker(BaseChatModel):
@@ -78,7 +78,7 @@ class Speaker(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        whole = AIMessageChunk("")
+        whole = AIMessageChunk(content="")
         for chunk in self._stream(messages):
             whole += chunk.message  # type: ignore[assignment]
         message = AIMessage(whole.content, tool_calls=whole.tool_calls, invalid_tool_calls=whole.invalid_tool_calls)
@@ -120,7 +120,7 @@ class Speaker(BaseChatModel):
 
 
 def _chunk(piece: str | AIMessageChunk) -> AIMessageChunk:
-    return AIMessageChunk(piece) if isinstance(piece, str) else piece.model_copy(deep=True)
+    return AIMessageChunk(content=piece) if isinstance(piece, str) else piece.model_copy(deep=True)
 
 
 def by_prompt(**replies: Sequence[Piece]) -> Script:

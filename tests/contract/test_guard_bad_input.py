@@ -94,10 +94,12 @@ def test_an_unknown_policy_in_the_metadata_of_a_tool_is_refused_before_the_tool_
 
 @pytest.mark.parametrize("way", ALL_WAYS)
 def test_a_policy_for_a_tool_that_there_is_not_is_warned_of_once(saver, way, effects):
-    options = {"on_restart": {"fats": "rerun", "fast": "ask"}}
+    options: dict[str, Any] = {"on_restart": {"fats": "rerun", "fast": "ask"}}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        graph = guarded(way, saver, Speaker(script=by_prompt(first=[calling("fast")])), [effects.tool("fast")], **options)
+        graph = guarded(
+            way, saver, Speaker(script=by_prompt(first=[calling("fast")])), [effects.tool("fast")], **options
+        )
         run(graph, asked("first"))
         run(graph, asked("again"))
     found = [str(warning.message) for warning in caught if issubclass(warning.category, PolicyWarning)]
@@ -118,7 +120,7 @@ def test_a_policy_for_every_tool_that_there_is_is_not_warned_of(saver, effects):
 @pytest.mark.parametrize("nothing", [None, "saver", {}, TurnCheckpointSaver, object()])
 def test_a_guard_over_something_that_is_no_saver_is_refused(nothing):
     with pytest.raises(UnsupportedSaverError, match="checkpointer"):
-        TurnGuard(nothing)  # type: ignore[arg-type]
+        TurnGuard(nothing)
 
 
 async def test_a_saver_without_a_directory_needs_a_path(tmp_path, effects):
@@ -191,7 +193,7 @@ def test_attach_refuses_what_is_no_compiled_graph(saver, nothing):
 
 
 def test_attach_refuses_a_builder(saver):
-    builder = StateGraph(MessagesState).add_node("x", lambda state: state).add_edge(START, "x")
+    builder: Any = StateGraph(MessagesState).add_node("x", lambda state: state).add_edge(START, "x")
     with pytest.raises(UnsupportedGraphError, match=r"compile\(\)"):
         TurnGuard(saver).attach(builder)
 
@@ -251,16 +253,19 @@ def test_a_closed_thread_is_not_run_nor_recovered(saver, way, effects):
     assert run(graph, asked("again"))["messages"][:2] == stored
 
 
+def recovered(guard: TurnGuard, graph: Any, colour: str) -> Any:
+    if colour == "sync":
+        return guard.recover(graph, thread())
+    return asyncio.run(guard.arecover(graph, thread()))
+
+
 @pytest.mark.parametrize("colour", ["sync", "async"])
 def test_a_busy_thread_is_not_recovered_against_its_strategy(saver, colour, effects):
     with saver.turn(thread()):
-        for strategy, options in (("reject", {}), ("enqueue", {"timeout": 0.02})):
-            guard = TurnGuard(saver, multitask_strategy=strategy, **options)
+        for strategy, timeout in (("reject", None), ("enqueue", 0.02)):
+            guard = TurnGuard(saver, multitask_strategy=strategy, timeout=timeout)
             with pytest.raises(ThreadBusyError):
-                if colour == "sync":
-                    guard.recover(plain(saver, effects), thread())
-                else:
-                    asyncio.run(guard.arecover(plain(saver, effects), thread()))
+                recovered(guard, plain(saver, effects), colour)
             with pytest.raises(ThreadBusyError):
                 run(guard.attach(plain(saver, effects)), asked("first"), "invoke" if colour == "sync" else "ainvoke")
     assert saver.turns("t")[0].state == "completed"

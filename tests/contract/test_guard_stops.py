@@ -1,4 +1,4 @@
-"""G5, C60-C64, C68: what a thread keeps of a run that was stopped, wherever that was, and that it goes on afterwards."""
+"""G5, C60-C64, C68: what a thread keeps of a run that was stopped, wherever that was, and how it goes on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import operator
+import os
 import signal
 import sys
 import threading
@@ -15,8 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+from langchain.agents import create_agent
 from langchain.agents.middleware import ModelFallbackMiddleware, ModelRetryMiddleware
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages.tool import tool_call_chunk
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
@@ -187,6 +190,110 @@ def test_a_killed_reply_is_made_anew_when_the_run_goes_on(tmp_path, durability):
     assert texts(model.seen[0]) == [("human", "first")]
 
 
+@pytest.mark.parametrize("how", ["invoke", "astream"])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_reply_that_broke_off_is_made_anew_when_the_run_goes_on(tmp_path, way, how):
+    """Its half is not kept then: it would stand between the prompt and its answer."""
+    model = Speaker(script=by_prompt(first=["Half", ConnectionError("lost")]))
+    with pytest.raises(ConnectionError):
+        run(guarded(way, TurnCheckpointSaver(tmp_path / "s"), model), asked("first"), how)
+    model = Speaker(script=by_prompt(first=["Whole"]))
+    graph = guarded(way, TurnCheckpointSaver(tmp_path / "s"), model)
+    assert texts(run(graph, None, how)["messages"]) == [("human", "first"), ("ai", "Whole")]
+    assert texts(model.seen[0]) == [("human", "first")]
+    stored = run(graph, asked("again"), how)["messages"]
+    assert texts(stored) == [("human", "first"), ("ai", "Whole"), ("human", "again"), ("ai", "done")]
+
+
+def several_then_killed(line: Line, directory: Path, way: str, number: int) -> None:
+    _running.FLUSH_SECONDS = 0.0  # type: ignore[misc]
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    model = Speaker(script=lambda _: [f"Half {number}", die])
+    given = {"messages": [("user", f"first {number}"), {"role": "user", "content": f"second {number}"}]}
+    run(guarded(way, TurnCheckpointSaver(directory), model), given, durability="exit")
+
+
+@unix
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_prompts_of_several_killed_runs_survive_in_order(tmp_path, way):
+    """Under "exit" none has reached a checkpoint when its process dies."""
+    for number in (1, 2):
+        with Child(several_then_killed, tmp_path / "s", way, number) as child:
+            assert child.end() == -signal.SIGKILL
+        if number == 1:
+            assert TurnCheckpointSaver(tmp_path / "s").get_tuple(thread()) is None
+    _, stored = follow_up(way, tmp_path / "s")
+    assert [m.text for m in stored if not notes([m]) or m.type == "ai"] == [
+        "first 1",
+        "second 1",
+        "Half 1",
+        "first 2",
+        "second 2",
+        "Half 2",
+        "again",
+        "done",
+    ]
+
+
+@pytest.mark.parametrize("stop", [ConnectionError("lost"), KeyboardInterrupt()])
+@pytest.mark.parametrize("inner", ["agent", "by hand"])
+def test_the_half_of_a_reply_in_a_subgraph_is_kept(tmp_path, inner, stop):
+    def team(script: Any) -> tuple[Any, Speaker]:
+        saver, model = TurnCheckpointSaver(tmp_path / "s"), Speaker(script=script)
+        part = create_agent(model, []) if inner == "agent" else by_hand(None, model, [])
+        builder = StateGraph(MessagesState).add_node("part", part).add_edge(START, "part")
+        return TurnGuard(saver).attach(builder.compile(checkpointer=saver)), model
+
+    graph, _ = team(by_prompt(first=["Half", stop]))
+    with pytest.raises(type(stop)):
+        run(graph, asked("first"))
+    graph, model = team(by_prompt())
+    stored = run(graph, asked("again"))["messages"]
+    assert [m.type for m in stored] == ["human", "ai", "human", "human", "ai"]
+    assert [m.text for m in stored if m.type == "ai"] == ["Half", "done"]
+    assert texts(model.seen[0]) == texts(stored[:-1])
+
+
+@pytest.mark.parametrize("other", ["is cut off, too", "is whole"])
+def test_of_two_models_that_answer_at_once_each_keeps_its_half(tmp_path, other):
+    met, is_stored = threading.Barrier(2), threading.Event()
+
+    class Watched(TurnCheckpointSaver):
+        def put_writes(self, *args: Any, **kwargs: Any) -> None:
+            super().put_writes(*args, **kwargs)
+            is_stored.set()
+
+    def meet() -> None:
+        met.wait(30)
+
+    def after_the_other() -> None:
+        met.wait(30)
+        assert other != "is whole" or is_stored.wait(30)
+
+    def team(**scripts: Any) -> Any:
+        saver = Watched(tmp_path / "s")
+        builder: Any = StateGraph(MessagesState)
+        for name, script in scripts.items():
+            builder.add_node(name, speaking(Speaker(script=script))).add_edge(START, name)
+        return TurnGuard(saver).attach(builder.compile(checkpointer=saver))
+
+    a: list[Piece] = ["A half", after_the_other, LOST]
+    b: list[Piece] = ["B half", meet, LOST] if other == "is cut off, too" else ["B whole", meet]
+    with pytest.raises(ConnectionError):
+        run(team(a=by_prompt(first=a), b=by_prompt(first=b)), asked("first"))
+    stored = run(team(a=by_prompt(), b=by_prompt()), asked("again"))["messages"]
+    said_before = {m.text for m in stored[:-3] if m.type == "ai"}
+    assert said_before == {"A half", "B half" if other == "is cut off, too" else "B whole"}
+    assert [m.text for m in stored if m.type == "human" and not notes([m])] == ["first", "again"]
+
+
+def speaking(model: Any) -> Callable[[MessagesState], Any]:
+    return lambda state: {"messages": [model.invoke(state["messages"])]}
+
+
 @unix
 @pytest.mark.parametrize("way", ALL_WAYS)
 def test_a_kill_before_the_first_word_loses_no_prompt(tmp_path, way):
@@ -264,7 +371,9 @@ def test_a_reply_cut_off_after_tools_stands_behind_their_answers(tmp_path, way, 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_text_of_a_reply_cut_off_in_a_tool_call_is_kept_without_the_call(tmp_path, way, effects):
-    half_a_call = AIMessageChunk("", tool_call_chunks=[{"name": "fast", "args": '{"x', "id": "c0", "index": 0}])
+    half_a_call = AIMessageChunk(
+        content="", tool_call_chunks=[tool_call_chunk(name="fast", args='{"x', id="c0", index=0)]
+    )
     model = Speaker(script=by_prompt(first=["Let me look", half_a_call, ConnectionError("lost")]))
     tools = [effects.tool("fast")]
     with pytest.raises(ConnectionError):
@@ -278,10 +387,12 @@ def test_text_of_a_reply_cut_off_in_a_tool_call_is_kept_without_the_call(tmp_pat
 @pytest.mark.parametrize("way", WAYS)
 def test_reasoning_and_ids_of_the_provider_are_recorded_but_not_replayed(tmp_path, way):
     pieces: list[Piece] = [
-        AIMessageChunk([{"type": "reasoning", "reasoning": "secret thought"}], id="resp_opaque"),
-        AIMessageChunk([{"type": "thinking", "thinking": ", second thought", "index": 0}]),
-        AIMessageChunk("", additional_kwargs={"reasoning_content": ", third thought"}),
-        AIMessageChunk([{"type": "text", "text": "Half"}], response_metadata={"previous_response_id": "resp_opaque"}),
+        AIMessageChunk(content=[{"type": "reasoning", "reasoning": "secret thought"}], id="resp_opaque"),
+        AIMessageChunk(content=[{"type": "thinking", "thinking": ", second thought", "index": 0}]),
+        AIMessageChunk(content="", additional_kwargs={"reasoning_content": ", third thought"}),
+        AIMessageChunk(
+            content=[{"type": "text", "text": "Half"}], response_metadata={"previous_response_id": "resp_opaque"}
+        ),
     ]
     saver = TurnCheckpointSaver(tmp_path / "s")
     with pytest.raises(ConnectionError):
@@ -299,9 +410,9 @@ def test_reasoning_and_ids_of_the_provider_are_recorded_but_not_replayed(tmp_pat
 
 @pytest.mark.parametrize("way", WAYS)
 def test_reasoning_alone_leaves_no_message(tmp_path, way):
-    thought = AIMessageChunk([{"type": "reasoning", "reasoning": "hm"}])
+    thought = AIMessageChunk(content=[{"type": "reasoning", "reasoning": "hm"}])
+    model = Speaker(script=by_prompt(first=[thought, "  ", ConnectionError("lost")]))
     with pytest.raises(ConnectionError):
-        model = Speaker(script=by_prompt(first=[thought, "  ", ConnectionError("lost")]))
         run(guarded(way, TurnCheckpointSaver(tmp_path / "s"), model), asked("first"))
     seen, _ = follow_up(way, tmp_path / "s")
     assert texts(seen) == [("human", "first"), ("human", "again")]
@@ -318,7 +429,7 @@ class Attempts:
 
 
 LOST = ConnectionError("lost")
-TRIES = {
+TRIES: dict[str, tuple[list[list[Piece]], str]] = {
     "the second has said nothing yet": ([["First try", LOST], [KeyboardInterrupt()]], "First try"),
     "the second has said something": ([["First try", LOST], ["Second", KeyboardInterrupt()]], "Second"),
     "both have failed": ([["First try", LOST], [LOST]], "First try"),
@@ -329,7 +440,6 @@ TRIES = {
 @pytest.mark.parametrize("retry", ["of the model", "of a fallback", "of the middleware", "of the node"])
 def test_withdrawn_text_is_kept_until_another_try_has_said_something(tmp_path, tries, retry):
     attempts, kept = TRIES[tries]
-    attempts = [list(attempt) for attempt in attempts]
     saver = TurnCheckpointSaver(tmp_path / "s")
     model: Any
     if retry == "of the middleware":
@@ -436,13 +546,14 @@ def test_an_async_reader_who_leaves_keeps_the_half_it_saw(tmp_path, way):
 
 
 @pytest.mark.parametrize(("reason", "cause"), [("user", "user"), ("limit", "limit"), ("error", "error")])
-def test_a_stop_button_is_named_as_such(tmp_path, reason, cause):
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_stop_button_is_named_as_such(tmp_path, way, reason, cause):
     """`cancel_turn` says who wanted it; the run finds that it is over at its next step."""
     saver = TurnCheckpointSaver(tmp_path / "s")
     model = Speaker(script=by_prompt(first=["Half", lambda: saver.cancel_turn("t", reason=reason), LOST]))
     with pytest.raises(ConnectionError):
-        run(guarded("attach", saver, model), asked("first"))
-    seen, _ = follow_up("attach", tmp_path / "s")
+        run(guarded(way, saver, model), asked("first"))
+    seen, _ = follow_up(way, tmp_path / "s")
     assert {note["cause"] for note in notes(seen)} == {cause}
     assert ("the user stopped it" in seen[2].text) == (cause == "user")
 
@@ -479,8 +590,10 @@ def test_the_half_of_a_reply_is_kept_in_a_channel_of_another_name_and_reducer(tm
     saver = TurnCheckpointSaver(tmp_path / "s")
     guard = TurnGuard(saver, messages_key="talk")
     model = Speaker(script=by_prompt(first=["Half", LOST]))
-    builder = StateGraph(State).add_node("model", lambda s: {"talk": [model.invoke(s["talk"])]}).add_edge(START, "model")
-    graph = guard.attach(builder.compile(checkpointer=saver))
+    builder = (
+        StateGraph(State).add_node("model", lambda s: {"talk": [model.invoke(s["talk"])]}).add_edge(START, "model")
+    )
+    graph: Any = guard.attach(builder.compile(checkpointer=saver))
     with pytest.raises(ConnectionError):
         graph.invoke({"talk": [HumanMessage("first", id="1")]}, thread())
     graph.invoke({"talk": [HumanMessage("second", id="2")]}, thread())
@@ -650,7 +763,8 @@ class HeldSaver(TurnCheckpointSaver):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.held, self.release, self.ended = threading.Event(), threading.Event(), threading.Event()
-        self.is_armed, self.error = False, None
+        self.is_armed = False
+        self.error: StaleTurnError | None = None
 
     def hold(self) -> None:
         self.is_armed = True
@@ -704,8 +818,6 @@ def test_a_write_under_way_when_its_run_was_cancelled_is_refused_once_the_next_t
 # --- C68: a node that is not there any more ---
 
 
-
-
 def fanned_out(saver: Any, tools: Any, *, tool_node: str, guard: TurnGuard, way: str, script: Any) -> Any:
     model = Speaker(script=script)
 
@@ -716,7 +828,7 @@ def fanned_out(saver: Any, tools: Any, *, tool_node: str, guard: TurnGuard, way:
         last = state["messages"][-1]
         return [Send(tool_node, [call]) for call in last.tool_calls] if isinstance(last, AIMessage) else []
 
-    wraps = {"wrap_tool_call": guard.wrap_tool_call} if way == "node" else {}
+    wraps: dict[str, Any] = {"wrap_tool_call": guard.wrap_tool_call} if way == "node" else {}
     builder = StateGraph(MessagesState)
     builder.add_node("model", guard.node(speak) if way == "node" else speak)
     builder.add_node(tool_node, ToolNode(tools, **wraps))
@@ -757,8 +869,6 @@ def test_calls_of_a_renamed_node_are_closed(tmp_path, monkeypatch, way, goes_on_
     assert [m.text for m in stored if m.type == "human"] == ["first", "again"]
     if stop == "in a tool":
         assert outcomes(stored)["c1"] == "unknown", texts(stored)
-        assert [m.text for m in stored if isinstance(m, ToolMessage)][0] == "fast done"
+        assert next(m.text for m in stored if isinstance(m, ToolMessage)) == "fast done"
     else:
         assert outcomes(stored) == {"c0": "not_run", "c1": "not_run"}
-
-

@@ -1,4 +1,4 @@
-"""C24, C26, C31, C34, C62, T5, T7, G2, G7: the guard among other writers, other middleware, retries, people and inboxes."""
+"""C24, C26, C31, C34, C62, T5, T7, G2, G7: the guard among other writers and middleware, retries, people, inboxes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
-from langgraph.types import Command, RetryPolicy
+from langgraph.types import Command, RetryPolicy, interrupt
 
 from langgraph_turncheckpoint import (
     StaleTurnError,
@@ -31,6 +31,7 @@ from langgraph_turncheckpoint import (
     ThreadBusyError,
     ThreadClosedError,
     TurnCheckpointSaver,
+    _running,
 )
 from langgraph_turncheckpoint.guard import TurnGuard
 from tests.contract.stopped_agents import (
@@ -116,7 +117,7 @@ class FullSaver(TurnCheckpointSaver):
 @pytest.mark.parametrize("way", ALL_WAYS)
 def test_a_result_whose_checkpoint_found_no_room_is_used_once_there_is_room(tmp_path, way, goes_on, colour, effects):
     saver = FullSaver(tmp_path / "s")
-    saver.is_full = lambda: len(effects.names) == 2  # type: ignore[method-assign]
+    saver.is_full = lambda: len(effects.names) == 2
     tools = [effects.tool("one"), effects.tool("two")]
     script = by_prompt(first=[calling("one", "two")])
     with pytest.raises(StorageError, match="space"):
@@ -163,7 +164,7 @@ def test_a_run_dispatched_again_reports_or_reruns_and_the_late_result_is_refused
 
 
 def stop_outside_the_lock(child: Child, directory: Path) -> None:
-    """SIGSTOP while we have the thread's lock: a process that is stopped with it is in everybody's way, guard or not."""
+    """SIGSTOP while we have the lock of the thread: a process that is stopped with it is in everybody's way."""
     with TurnCheckpointSaver(directory).store.thread("t").ledger.hold():
         child.stop()
         while any(state != "T" for state in states(child.pid)):
@@ -253,6 +254,39 @@ def test_a_stale_worker_runs_no_tool(tmp_path, way, durability, effects):
     assert history(graph) == stored
     assert broken_rule(stored) is None
     assert humans(stored) == ["first", "second"]
+
+
+@pytest.mark.parametrize("how", ["ainvoke", "astream", "astream_events"])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_stale_task_runs_no_tool(tmp_path, monkeypatch, way, how, effects):
+    """The same in one event loop: the older run wakes after the newer one is done."""
+    monkeypatch.setattr(_running, "FLUSH_SECONDS", 0.0)
+
+    async def story() -> list[Any]:
+        thinking, go_on = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            thinking.set()
+            await go_on.wait()
+
+        saver, tools = TurnCheckpointSaver(tmp_path / "s"), [effects.tool("slow"), effects.tool("x")]
+        model = Speaker(script=by_prompt(first=["Let me see", wait, calling("slow", "x")]))
+        older = asyncio.create_task(arun(guarded(way, saver, model, tools), asked("first"), how))
+        await asyncio.wait_for(thinking.wait(), 30)
+        newer = guarded(way, saver, Speaker(script=by_prompt()), tools)
+        await arun(newer, asked("second"), how)
+        stored: list[Any] = (await newer.aget_state(thread())).values["messages"]
+        go_on.set()
+        with pytest.raises(StaleTurnError):
+            await older
+        assert (await newer.aget_state(thread())).values["messages"] == stored
+        return stored
+
+    stored = asyncio.run(story())
+    assert effects.names == []
+    assert broken_rule(stored) is None
+    assert humans(stored) == ["first", "second"]
+    assert [m.text for m in stored if m.type == "ai"] == ["Let me see", "done"]
 
 
 # --- C31: other writers during a run ---
@@ -695,6 +729,73 @@ def test_a_new_message_instead_of_a_decision_supersedes_the_call(tmp_path, way, 
     assert more[: len(stored)] == stored
 
 
+@pytest.mark.parametrize("policy", ["report", "rerun", "ask"])
+@pytest.mark.parametrize("mode", ["batched", "per_call"])
+@pytest.mark.parametrize("way", ["middleware", "attach"])
+def test_an_approved_tool_that_was_stopped_follows_its_policy(tmp_path, way, mode, policy, effects):
+    flaky = Flaky(1, KeyboardInterrupt())
+
+    def agent() -> Any:
+        tools = [effects.tool("free"), effects.tool("gated", flaky)]
+        hitl = HumanInTheLoopMiddleware({"gated": True}, interrupt_mode=mode)
+        model = Speaker(script=by_prompt(first=[calling("free", "gated")]))
+        saver = TurnCheckpointSaver(tmp_path / "s")
+        return guarded(way, saver, model, tools, middleware=[hitl], default_on_restart=policy)
+
+    run(agent(), asked("first"))
+    graph = agent()
+    with pytest.raises(KeyboardInterrupt):
+        run(graph, decision(graph, mode, "approve"))
+    assert effects.names.count("gated") == 1
+    graph = agent()
+    run(graph, None)
+    if policy == "ask":
+        assert effects.names.count("gated") == 1
+        (question,) = graph.get_state(thread()).interrupts
+        assert question.value["type"] == "turncheckpoint.unknown_outcome"
+        assert "error" not in question.value, "the approval is no answer to this question"
+        run(graph, Command(resume="report"))
+    elif policy == "rerun" and mode == "per_call":
+        run(graph, decision(graph, mode, "approve"))  # LangGraph itself asks again after a run that was stopped
+    stored = history(graph)
+    assert broken_rule(stored) is None
+    assert effects.names.count("gated") == (2 if policy == "rerun" else 1)
+    expected = {"report": "unknown", "rerun": "real", "ask": "answered_by_person"}
+    assert outcomes(stored)["c1"] == expected[policy]
+    assert answers(stored)["c0"] == "free done"
+    assert effects.names.count("free") == 1
+
+
+@pytest.mark.parametrize("given", [True, "rerun", "report", {"action": "rerun"}])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_an_answer_to_the_tools_own_question_is_none_to_the_guards(tmp_path, way, given, effects):
+    """LangGraph hands the answers of a task out in order; what the tool was told must not let it run again."""
+    flaky = Flaky(1, KeyboardInterrupt())
+
+    def work() -> None:
+        interrupt("Really?")
+        effects.add("really")
+        flaky()
+
+    def agent() -> Any:
+        model = Speaker(script=by_prompt(first=[calling("careful")]))
+        tools = [effects.tool("careful", work)]
+        return guarded(way, TurnCheckpointSaver(tmp_path / "s"), model, tools, default_on_restart="ask")
+
+    run(agent(), asked("first"))
+    with pytest.raises(KeyboardInterrupt):
+        run(agent(), Command(resume=given))
+    assert effects.names.count("really") == 1
+    graph = agent()
+    run(graph, None)
+    assert effects.names.count("really") == 1
+    (question,) = graph.get_state(thread()).interrupts
+    assert question.value["type"] == "turncheckpoint.unknown_outcome"
+    stored = run(graph, Command(resume="report"))["messages"]
+    assert effects.names.count("really") == 1
+    assert outcomes(stored) == {"c0": "answered_by_person"}
+
+
 # --- retries ---
 
 
@@ -718,9 +819,7 @@ RETRY: dict[str, Any] = {"max_retries": 2, "initial_delay": 0.0, "jitter": False
 def test_a_retry_middleware_retries_within_a_run(tmp_path, way, colour, effects):
     tools = [effects.tool("fast"), effects.tool("flaky", Flaky(2))]
     model = Speaker(script=by_prompt(first=[calling("fast", "flaky")]))
-    graph = guarded(
-        way, TurnCheckpointSaver(tmp_path / "s"), model, tools, middleware=[ToolRetryMiddleware(**RETRY)]
-    )
+    graph = guarded(way, TurnCheckpointSaver(tmp_path / "s"), model, tools, middleware=[ToolRetryMiddleware(**RETRY)])
     stored = run(graph, asked("first"), colour)["messages"]
     assert answers(stored) == {"c0": "fast done", "c1": "flaky done"}
     assert (effects.names.count("fast"), effects.names.count("flaky")) == (1, 3)
@@ -795,7 +894,9 @@ def test_a_message_posted_during_a_tool_is_delivered_to_the_next_model_call(tmp_
     saver = TurnCheckpointSaver(tmp_path / "s")
     inbox = TurnCheckpointSaver(tmp_path / "s").inbox("t")
     model = Speaker(script=by_prompt(first=[calling("fast")]))
-    graph = guarded(way, saver, model, [effects.tool("fast", lambda: inbox.post(HumanMessage("hurry", id="m")) and None)])
+    graph = guarded(
+        way, saver, model, [effects.tool("fast", lambda: inbox.post(HumanMessage("hurry", id="m")) and None)]
+    )
     stored = run(graph, asked("first"), colour)["messages"]
     assert texts(model.seen[1]) == [("human", "first"), ("ai", ""), ("tool", "fast done"), ("human", "hurry")]
     assert texts(stored) == [*texts(model.seen[1]), ("ai", "done")]
@@ -942,6 +1043,53 @@ def test_an_agent_called_by_a_tool_is_not_busy_once_it_is_done(tmp_path, outer_w
     deep = history(inner, thread("inner"))
     assert humans(deep) == ["inner", "more"]
     assert notes(deep) == []
+
+
+# --- several runs in one turn by hand ---
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("policy", ["report", "rerun"])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_the_runs_of_one_turn_know_of_each_other(tmp_path, way, policy, goes_on, effects):
+    saver = TurnCheckpointSaver(tmp_path / "s")
+    tools = [effects.tool("fast"), effects.tool("slow", Flaky(1, KeyboardInterrupt()))]
+    model = Speaker(script=by_prompt(first=["Let me see", calling("slow")]))
+    graph = guarded(way, saver, model, tools, default_on_restart=policy)
+    with saver.turn(thread()) as config:
+        with pytest.raises(KeyboardInterrupt):
+            graph.invoke(asked("first"), config)
+        assert saver.is_busy("t")
+        graph.invoke(None if goes_on else asked("again"), config)
+        graph.invoke(asked("more"), config)
+        assert saver.is_busy("t")
+    assert not saver.is_busy("t")
+    stored = history(graph)
+    assert broken_rule(stored) is None
+    assert effects.names.count("slow") == (2 if goes_on and policy == "rerun" else 1)
+    assert outcomes(stored)["c0"] == ("real" if goes_on and policy == "rerun" else "unknown")
+    assert humans(stored) == (["first", "more"] if goes_on else ["first", "again", "more"])
+    assert [turn.state for turn in saver.turns("t")] == ["completed"]
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_stopped_run_goes_on_in_the_same_process(tmp_path, way, goes_on, effects):
+    """The same saver, guard and graph: nothing that they remember stands in the way."""
+    saver = TurnCheckpointSaver(tmp_path / "s")
+    tools = [effects.tool("fast"), effects.tool("slow", Flaky(1, KeyboardInterrupt()))]
+    model = Speaker(script=by_prompt(first=[calling("slow")], again=[calling("fast", first=1)]))
+    graph = guarded(way, saver, model, tools)
+    with pytest.raises(KeyboardInterrupt):
+        run(graph, asked("first"))
+    stored = run(graph, None if goes_on else asked("again"))["messages"]
+    assert broken_rule(stored) is None
+    assert outcomes(stored)["c0"] == "unknown"
+    assert effects.names == (["slow"] if goes_on else ["slow", "fast"])
+    assert stored[-1].text == "done"
+    more = run(graph, asked("more"))["messages"]
+    assert more[: len(stored)] == stored
+    assert [turn.state for turn in saver.turns("t")] == ["completed", "completed", "cancelled"]
 
 
 # --- one guard, several loops and threads ---

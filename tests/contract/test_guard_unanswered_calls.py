@@ -18,28 +18,22 @@ from tests.contract.guarded_agents import (
     FEW_WAYS,
     GUARDED_WAYS,
     HANG_SECONDS,
+    SOME_WAYS,
     WAYS,
     Agent,
     Ending,
-    Place,
     Way,
-    answers,
-    assert_honest,
     assert_settled,
-    assert_valid,
     calls,
-    cause,
-    opened,
-    outcome,
     over,
-    shape,
 )
+from tests.contract.guarded_places import Place, opened
+from tests.contract.true_histories import answers, assert_honest, assert_valid, cause, outcome, shape
 
 pytest.importorskip("langchain")
 pytest.importorskip("langgraph.checkpoint.sqlite")
 
 EVERY_WAY = over(list(WAYS.values()))
-GUARDED = over(GUARDED_WAYS)
 
 
 @pytest.fixture
@@ -117,7 +111,7 @@ def test_a_repair_by_hand_never_loses_a_result(place, way):
     assert shape(other.say("next")) == ["human", "ai", "c0=fast gave", "c1=unknown", "human", "ai"]
 
 
-@EVERY_WAY
+@over([*SOME_WAYS, WAYS["recover"]], few=[WAYS["attach-agent"]])
 def test_a_repaired_history_is_stored_once_and_left_alone(place, way):
     """C10: later turns find what the first one has repaired, message for message."""
     stopped(place, way, "fast", "slow")
@@ -134,7 +128,7 @@ def test_a_repaired_history_is_stored_once_and_left_alone(place, way):
 
 
 @pytest.mark.parametrize("finished", [2, 3])
-@over(list(WAYS.values()), few=[WAYS["attach-agent"]])
+@over(list(WAYS.values()), few=[])
 def test_finished_siblings_keep_their_results_when_a_message_comes(place, way, finished):
     """C9, first half; none and one are above."""
     names = [f"f{n}" for n in range(finished)]
@@ -149,7 +143,7 @@ def test_finished_siblings_keep_their_results_when_a_message_comes(place, way, f
 
 
 @pytest.mark.parametrize("finished", range(4))
-@over(GUARDED_WAYS, few=[WAYS["attach-agent"]])
+@over(GUARDED_WAYS, few=[])
 def test_finished_siblings_keep_their_results_when_the_run_goes_on(place, way, finished):
     """C9, second half: the started one is reported and does not run again."""
     names = [f"f{n}" for n in range(finished)]
@@ -164,7 +158,7 @@ def test_finished_siblings_keep_their_results_when_the_run_goes_on(place, way, f
     assert_settled(agent, gave=names)
 
 
-@over(GUARDED_WAYS, few=[WAYS["attach-agent"]])
+@over(SOME_WAYS, few=[WAYS["attach-agent"]])
 def test_a_tool_that_may_run_again_does_when_the_run_goes_on(place, way):
     """The policy "rerun": its result is real, and that of its sibling is not made twice."""
     stopped(place, way, "fast", "slow", on_restart={"slow": "rerun"})
@@ -175,7 +169,7 @@ def test_a_tool_that_may_run_again_does_when_the_run_goes_on(place, way):
     assert_settled(agent, gave=["fast", "slow"])
 
 
-@over(GUARDED_WAYS, few=[WAYS["attach-agent"]])
+@over(SOME_WAYS, few=[])
 @pytest.mark.parametrize(
     ("reply", "answer", "runs"),
     [
@@ -203,7 +197,7 @@ def test_a_person_decides_about_a_started_tool(place, way, reply, answer, runs):
 # --- C7: a person rejects ---
 
 
-@over(list(WAYS.values()))
+@over(list(WAYS.values()), few=[WAYS["attach-agent"]])
 def test_a_rejected_call_never_runs_and_its_sibling_keeps_its_result(place, way):
     """C7, with a tool that asks before it acts."""
     agent = Agent(place, way, {"go": calls("fast", "ask")})
@@ -300,7 +294,7 @@ def test_a_call_that_raised_gets_its_error(place, way):
     assert_settled(agent, gave=["fast"])
 
 
-@GUARDED
+@over(GUARDED_WAYS, few=[WAYS["attach-agent"]])
 def test_a_call_that_raised_is_tried_again_when_the_run_goes_on(place, way):
     """G2: LangGraph retries as ever, and only the one that failed."""
     failed(place, way)
@@ -418,7 +412,7 @@ def test_each_cause_has_a_text_of_its_own():
 # --- C13: late results ---
 
 
-@EVERY_WAY
+@over(list(WAYS.values()), few=[WAYS["attach-agent"]])
 def test_a_late_result_is_no_second_answer(place, way):
     """C13: somebody writes the real result into the state after the call was closed."""
     stopped(place, way, "slow")

@@ -13,24 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.guarded_agents import (
-    GUARDED_WAYS,
-    WAYS,
-    Agent,
-    Ending,
-    Place,
-    Way,
-    answers,
-    assert_honest,
-    assert_settled,
-    assert_valid,
-    calls,
-    cause,
-    opened,
-    outcome,
-    over,
-    shape,
-)
+from tests.contract.guarded_agents import GUARDED_WAYS, SOME_WAYS, WAYS, Agent, Ending, Way, assert_settled, calls, over
+from tests.contract.guarded_places import Place, opened
+from tests.contract.true_histories import answers, assert_honest, assert_valid, cause, outcome, shape
 from tests.crash.processes import Child, Line
 
 pytest.importorskip("langchain")
@@ -148,7 +133,7 @@ def test_a_killed_run_goes_on_from_what_really_happened(place, way):
     assert_settled(agent, gave=["fast"])
 
 
-@over(list(WAYS.values()), few=FEW, places=DURABLE)
+@over([*SOME_WAYS, WAYS["recover"]], few=[], places=DURABLE)
 def test_call_ids_that_every_turn_repeats_are_told_apart_after_a_kill(place, way):
     """c0 of the killed turn is not answered with what c0 of an earlier turn gave, nor the other way round."""
     killed(place, way, "slow", turns=2)
@@ -161,7 +146,7 @@ def test_call_ids_that_every_turn_repeats_are_told_apart_after_a_kill(place, way
     assert not agent.recover().changed
 
 
-@over(GUARDED_WAYS, few=FEW, places=DURABLE)
+@over(SOME_WAYS, few=[], places=DURABLE)
 def test_call_ids_that_every_turn_repeats_are_told_apart_when_a_killed_run_goes_on(place, way):
     """The same when the run goes on."""
     killed(place, way, "slow", turns=2)
@@ -173,7 +158,7 @@ def test_call_ids_that_every_turn_repeats_are_told_apart_when_a_killed_run_goes_
     assert not agent.recover().changed
 
 
-@over(list(WAYS.values()), few=[WAYS["attach-agent"]], places=DURABLE)
+@over([*SOME_WAYS, WAYS["recover"]], few=[], places=DURABLE)
 def test_a_second_kill_in_a_later_turn_leaves_the_first_repair_alone(place, way):
     """C10 over two crashes: what was repaired once keeps its cause and its words."""
     killed(place, way, "fast", "slow")
@@ -192,7 +177,7 @@ LOST = pytest.mark.parametrize("lost", ["reply", "prompt", "all"])
 
 
 @LOST
-@over(GUARDED_WAYS, few=FEW, places=DURABLE)
+@over(SOME_WAYS, few=[WAYS["attach-agent"]], places=DURABLE)
 def test_calls_that_no_checkpoint_knows_are_answered_after_a_kill(place, way, lost):
     """The journal alone tells of the prompt, the reply and what its calls gave."""
     killed(place, way, "fast", "slow", turns=1, lost=lost)
@@ -207,27 +192,27 @@ def test_calls_that_no_checkpoint_knows_are_answered_after_a_kill(place, way, lo
 
 
 @pytest.mark.parametrize("lost", ["reply", "prompt"])
-@over(GUARDED_WAYS, few=FEW, places=DURABLE)
+@over(SOME_WAYS, few=[WAYS["attach-agent"]], places=DURABLE)
 def test_a_killed_run_goes_on_from_calls_that_no_checkpoint_knows(place, way, lost):
     """The reply is not asked for again: it would make its calls under other ids, and their effects twice."""
     killed(place, way, "fast", "slow", turns=1, lost=lost)
     agent = Agent(place, way)
     history = agent.go_on(None)
     once = ["human", "ai", "c0=fast gave", "ai"]
-    assert shape(agent.seen) == [*once, "human", "ai", "c0=fast gave", "c1=unknown"], "\n".join(map(repr, agent.seen))
+    assert shape(agent.seen) == [*once, "human", "ai", "c0=fast gave", "c1=unknown"]
     assert shape(history) == shape(agent.stored()) == [*shape(agent.seen), "ai"]
     assert place.effects.counts() == {"fast": 2, "slow": 1}
     assert not agent.recover().changed
 
 
-@over([way for way in GUARDED_WAYS if way.guard == "attach"], few=FEW, places=DURABLE)
+@over([WAYS["attach-agent"], WAYS["attach-one-task"]], few=[WAYS["attach-agent"]], places=DURABLE)
 def test_a_killed_run_goes_on_where_it_left_no_checkpoint_at_all(place, way):
     """Under `durability="exit"`. A guard that sits in nodes is not asked: LangGraph has nothing to go on with."""
     killed(place, way, "fast", "slow", turns=1, lost="all")
     agent = Agent(place, way)
     history = agent.go_on(None)
     once = ["human", "ai", "c0=fast gave", "ai"]
-    assert shape(agent.seen) == [*once, "human", "ai", "c0=fast gave", "c1=unknown"], "\n".join(map(repr, agent.seen))
+    assert shape(agent.seen) == [*once, "human", "ai", "c0=fast gave", "c1=unknown"]
     assert shape(history) == shape(agent.stored()) == [*shape(agent.seen), "ai"]
     assert place.effects.counts() == {"fast": 2, "slow": 1}
     assert not agent.recover().changed

@@ -88,8 +88,7 @@ class Boundaries(SystemCalls):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def note(self, name: str, args: tuple[Any, ...]) -> int | None:
-        path = args[0] if args and isinstance(args[0], str) else ""
-        self.cross(f"before {name} {os.path.basename(path)}".rstrip())
+        self.cross(f"before {_named(name, args)}")
         return None
 
     def __getattr__(self, name: str) -> Any:
@@ -99,10 +98,17 @@ class Boundaries(SystemCalls):
 
         def call(*args: Any, **kwargs: Any) -> Any:
             result = real(*args, **kwargs)
-            self.cross(f"after {name}")
+            self.cross(f"after {_named(name, args)}")
             return result
 
         return call
+
+
+def _named(name: str, args: tuple[Any, ...]) -> str:
+    """A call, by its name and that of the file, if it is called by it."""
+    if name == "open" and args[1] & os.O_CREAT:
+        name = "create"
+    return f"{name} {os.path.basename(args[0])}" if args and isinstance(args[0], str) else name
 
 
 # --- the model and its tools ---
@@ -310,7 +316,7 @@ class TakenUp(NamedTuple):
         after_resume: The stored history after the turn that took it up.
         after_next: And after one more ordinary turn.
         seen: Each history that the model was asked with.
-        waiting: Ids of messages that still wait in the inbox.
+        waiting: Ids of messages that still wait in the inbox, although that turn had them or could have had them.
         turns: State and cause of each turn.
     """
 
@@ -333,15 +339,17 @@ def take_up(line: Line, directory: Path, case: Case, text: str, goes_on: bool) -
     else:
         session.say(text)
     busy.append(session.saver.is_busy(THREAD))
-    after_resume = stored(directory)
+    after_resume, inbox = stored(directory), session.saver.inbox(THREAD)
+    waited = {message.id for message in inbox.pending()}
     session.say("next")
     busy.append(session.saver.is_busy(THREAD))
-    inbox = session.saver.inbox(THREAD)
-    waiting = [message.id for message in inbox.pending()]
+    after_next = stored(directory)
+    waited |= {message.id for message in after_next}
+    waiting = [message.id for message in inbox.pending() if message.id in waited]
     # What a poster that died had begun goes with the next post.
     inbox.acknowledge([inbox.post("late")])
     turns = [(turn.state, turn.cause) for turn in session.saver.turns(THREAD)]
-    found = TakenUp(tuple(busy), went_on, after_resume, stored(directory), session.model.seen, waiting, turns)  # type: ignore[arg-type]
+    found = TakenUp(tuple(busy), went_on, after_resume, after_next, session.model.seen, waiting, turns)  # type: ignore[arg-type]
     line.tell(found)
 
 
@@ -351,10 +359,9 @@ def stored(directory: Path) -> list[BaseMessage]:
     return list(saved.checkpoint["channel_values"].get("messages", ())) if saved is not None else []
 
 
-def in_files(directory: Path, pattern: str) -> set[str]:
-    """What matches in the bytes of a store; files that have not got their name yet do not count."""
+def in_files(directory: Path, pattern: str, names: str) -> set[str]:
+    """What matches in the bytes of those files of a store whose names match."""
     found: set[bytes] = set()
-    for path in (directory / "store").rglob("*"):
-        if path.is_file() and not path.name.endswith(".tmp"):
-            found.update(re.findall(pattern.encode(), path.read_bytes()))
+    for path in (directory / "store").rglob(names):
+        found.update(re.findall(pattern.encode(), path.read_bytes()))
     return {each.decode() for each in found}

@@ -12,6 +12,7 @@ from langgraph_turncheckpoint._evidence import Wishes, anchor_of, evidence_of, r
 from langgraph_turncheckpoint._histories import METADATA_KEY, finalize_history
 from langgraph_turncheckpoint._transcript import Record, Transcript
 
+ALL = Wishes()
 ASK = HumanMessage("ask", id="h1")
 CALL: Any = {"name": "a", "args": {}, "id": "c0"}
 CALLS = AIMessage("", id="ai", tool_calls=[CALL])
@@ -28,7 +29,7 @@ def told(*records: tuple[Any, ...], token: int = 4) -> Transcript:
 
 
 def added(
-    transcript: Transcript, history: list[BaseMessage], *, wishes: Wishes = Wishes(), **kwargs: Any
+    transcript: Transcript, history: list[BaseMessage], *, wishes: Wishes = ALL, **kwargs: Any
 ) -> list[tuple[str | None, str, bool]]:
     """What is to be added: behind which message, the text, and whether only if a message follows."""
     found = evidence_of(transcript, history, cause="restart", turn_token=9, wishes=wishes, **kwargs)
@@ -69,7 +70,8 @@ def test_its_ids_are_the_same_each_time():
 
 
 @pytest.mark.parametrize(
-    ("wishes", "count"), [(Wishes(), 2), (Wishes(mark=False), 1), (Wishes(keep_text=False), 0), (Wishes(False, False), 0)]
+    ("wishes", "count"),
+    [(Wishes(), 2), (Wishes(mark=False), 1), (Wishes(keep_text=False), 0), (Wishes(False, False), 0)],
 )
 def test_both_can_be_switched_off(wishes, count):
     assert len(added(told(MODEL, (kinds.TEXT, "run", "Half")), [ASK], wishes=wishes)) == count

@@ -1,4 +1,4 @@
-"""Frames: what was appended whole is read whole, a torn tail is dropped without a word, damage is told and stays local."""
+"""Frames: what was appended whole is read whole, a torn tail is dropped in silence, damage is told and stays local."""
 
 from __future__ import annotations
 

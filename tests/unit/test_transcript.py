@@ -6,7 +6,7 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.types import Command
 
@@ -177,18 +177,21 @@ def test_records_of_several_turns_add_up():
 
 
 def test_evidence_has_the_answer_in_what_the_tool_gave():
-    command = Command(update={"messages": [answer("c1", "other"), answer("c0", "mine", id="t")]})
-    evidence = told(START, (kinds.RESULT, "ai", "c0", command)).call_evidence()
-    assert evidence["ai", "c0"].result.text == "mine"
-    assert evidence["ai", "c0"].result.id == "t"
+    command: Command[Any] = Command(update={"messages": [answer("c1", "other"), answer("c0", "mine", id="t")]})
+    result = told(START, (kinds.RESULT, "ai", "c0", command)).call_evidence()["ai", "c0"].result
+    assert result is not None
+    assert (result.text, result.id) == ("mine", "t")
 
 
 def test_an_answer_without_an_id_gets_the_same_one_each_time():
-    first, second = (told(START, RESULT).call_evidence()["ai", "c0"].result for _ in range(2))
-    assert first.id
-    assert first.id == second.id
-    other = told((kinds.RESULT, "other", "c0", answer("c0"))).call_evidence()["other", "c0"].result
-    assert other.id != first.id
+    def made(ai_id: str) -> str | None:
+        result = told((kinds.RESULT, ai_id, "c0", answer("c0"))).call_evidence()[ai_id, "c0"].result
+        assert result is not None
+        return result.id
+
+    assert made("ai")
+    assert made("ai") == made("ai")
+    assert made("ai") != made("other")
 
 
 def test_a_result_without_an_answer_in_it_is_only_a_start():
@@ -233,10 +236,11 @@ def test_the_same_model_run_in_two_turns_is_two_replies():
 
 
 def test_the_timeline_has_prompts_and_replies_in_order():
-    messages = [HumanMessage("hi", id="h")]
+    messages: list[BaseMessage] = [HumanMessage("hi", id="h")]
     transcript = told((kinds.PROMPT, None, messages), (kinds.MODEL, "run", "h", "model", ""))
     assert transcript.timeline[0] == Prompt(None, messages)
-    assert transcript.timeline[1].anchor == "h"
+    assert transcript.timeline[1:] == transcript.replies
+    assert transcript.replies[0].anchor == "h"
 
 
 def test_what_was_said_before_messages_were_taken_out_is_not_put_back():
@@ -271,7 +275,9 @@ def test_after_a_complete_run_of_a_turn_only_the_next_one_counts():
     assert transcript.last_end is None
 
 
-@pytest.mark.parametrize("end", [("failed", "limit"), ("paused", None), ("cancelled", "user"), ("superseded", "superseded")])
+@pytest.mark.parametrize(
+    "end", [("failed", "limit"), ("paused", None), ("cancelled", "user"), ("superseded", "superseded")]
+)
 def test_a_run_that_did_not_complete_counts_and_says_how_it_ended(end):
     transcript = told(START, (kinds.ENDED, *end))
     assert transcript.last_end == end

@@ -12,9 +12,10 @@ from types import MethodType
 from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
 
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import ensure_config, merge_configs
+from langchain_core.runnables.config import ensure_config, merge_configs, var_child_runnable_config
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.prebuilt import ToolNode
@@ -22,19 +23,20 @@ from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
-from ._evidence import anchor_of
 from ._guard_core import CHECKPOINTER_KEY, GuardCore
 from ._guarded_node import adds_messages
 from ._histories import is_healthy
 from ._offload import offload
 from ._open_turn import OpenTurn
 from ._pending import INTERRUPT
+from ._recorder import RunRecorder, View
 from ._recovery import NULL_TASK_ID, Recovery, RecoveryReport, Steps, arun_steps, has_reducer, run_steps
 from ._running import RunningTurn
 from ._runs import TURN_KEY, explicit_token
+from ._tool_calls import anchor_of
 from ._tool_gate import aguarded_call, guarded_call
 from ._watched_saver import WatchedSaver
-from .errors import InvalidIdError, UnsupportedGraphError, UnsupportedSaverError
+from .errors import InvalidIdError, ThreadBusyError, TurnCheckpointError, UnsupportedGraphError, UnsupportedSaverError
 from .inbox import undelivered
 from .saver import TurnCheckpointSaver
 
@@ -118,6 +120,20 @@ def _gated_tools(core: GuardCore, node: ToolNode) -> ToolNode:
     return gated
 
 
+def view_of(graph: Pregel[Any, Any, Any, Any]) -> View:
+    """What is seen of a gated graph's runs."""
+    tools = frozenset(_gated_tool_names(graph))
+    return View(covers=lambda name: name in tools, gated=gated_nodes(graph))
+
+
+def _gated_tool_names(graph: Pregel[Any, Any, Any, Any]) -> Iterator[str]:
+    for node in graph.nodes.values():
+        if isinstance(node.bound, ToolNode):
+            yield from node.bound.tools_by_name
+        elif isinstance(node.bound, Pregel):
+            yield from _gated_tool_names(node.bound)
+
+
 def gated_nodes(graph: Pregel[Any, Any, Any, Any]) -> set[str]:
     """The nodes that ask the guard, or hold a graph whose nodes do."""
     return {name for name, node in graph.nodes.items() if isinstance(node.bound, (ToolNode, Pregel))}
@@ -171,6 +187,32 @@ def _run_of(
     return GuardedRun(graph, given, config, merged, control)
 
 
+def _without_recorders(config: RunnableConfig | None) -> RunnableConfig:
+    """The config with the callbacks that a run gets, but for those that record the run around it."""
+    ambient = var_child_runnable_config.get() or {}
+    callbacks = (config or {}).get("callbacks") or ambient.get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager):
+        manager = callbacks.copy()
+        for handler in [handler for handler in manager.handlers if isinstance(handler, RunRecorder)]:
+            manager.remove_handler(handler)
+        return cast(RunnableConfig, {**(config or {}), "callbacks": manager})
+    kept = [handler for handler in callbacks or () if not isinstance(handler, RunRecorder)]
+    return cast(RunnableConfig, {**(config or {}), "callbacks": kept})
+
+
+def _holds_already(core: GuardCore, thread_id: str) -> int | None:
+    """The token of the turn around this call, if it is on the same thread."""
+    ambient = var_child_runnable_config.get() or {}
+    callbacks = ambient.get("callbacks")
+    handlers = callbacks.handlers if isinstance(callbacks, BaseCallbackManager) else callbacks or ()
+    for handler in handlers:
+        if isinstance(handler, RunRecorder):
+            running = handler.running
+            if running.thread_id == thread_id and running.store.root == core.home.store.root:
+                return running.token
+    return None
+
+
 class GuardedRun:
     """One run of a guarded graph, as a (async) context manager."""
 
@@ -185,7 +227,9 @@ class GuardedRun:
         self._graph, self._core = graph.unguarded, graph.guard_core
         self._given, self._merged, self.control = given, merged, control
         self.input, self.config = given, config
-        self._continues = given is None or isinstance(given, Command)
+        # A command that answers no question goes its own way, and leaves what is open behind.
+        self._continues = given is None or (isinstance(given, Command) and given.resume is not None)
+        self._is_addressed = bool(merged["configurable"].get("checkpoint_id"))
         self._open: OpenTurn | None = None
         self._messages: list[Any] | None = None
         self._running: RunningTurn | None = None
@@ -227,6 +271,9 @@ class GuardedRun:
                 reason = f"is that of another thread than {conf['thread_id']!r}; open one for this thread"
                 raise InvalidIdError("turn", dict(carried), reason)
             return None
+        held = _holds_already(self._core, str(conf["thread_id"]))
+        if held is not None and self._core.strategy == "enqueue":
+            raise ThreadBusyError(str(conf["thread_id"]), held)  # it would wait for itself
         opening = dict(conf)
         if self._continues and (earlier := self._core.home.store.newest_turn(str(conf["thread_id"]))):
             opening[TURN_KEY] = {"thread_id": str(conf["thread_id"]), "token": earlier}
@@ -243,7 +290,7 @@ class GuardedRun:
         assert token is not None
         turn = core.home.store.explicit_turn(thread_id, token)
         core.home.store.check_turn(thread_id, turn)
-        self._running, _ = core.running(thread_id, turn, self.control)
+        self._running, _ = core.running(thread_id, turn, self.control, view_of(self._graph))
         self._plain = cast(RunnableConfig, {"configurable": {"thread_id": thread_id, TURN_KEY: conf[TURN_KEY]}})
         watched = WatchedSaver(
             cast("BaseCheckpointSaver[Any]", self._graph.checkpointer),
@@ -258,8 +305,8 @@ class GuardedRun:
         if not core.knows_turns and turn.base is not None:
             added |= self._rolled_back(self._running.rolled_back_to)
         own: RunnableConfig = {"configurable": added, "callbacks": [self._running.recorder]}
-        self.config = merge_configs(self.config, own)
-        if not self._continues:
+        self.config = merge_configs(_without_recorders(self.config), own)
+        if not self._continues and not isinstance(self._given, Command):
             self.input, self._messages = _with_messages(self._given, self._graph, core.rules.messages_key)
 
     def _rolled_back(self, base: str | None) -> dict[str, Any]:
@@ -282,9 +329,14 @@ class GuardedRun:
 
     def _recover(self, saved: CheckpointTuple | None) -> bool:
         self._note_start(saved)
-        steps = self._steps(saved)
-        changed = steps is not None and run_steps(steps, self._graph).changed
-        history = self._history(saved)
+        history, changed = self._history(saved), False
+        if saved is not None and self._is_addressed:
+            self._within_input(saved, history or [])
+        elif (steps := self._steps(saved)) is not None:
+            try:
+                changed = run_steps(steps, self._graph).changed
+            except Exception as error:  # noqa: BLE001 - a state's reducers may raise anything
+                self._give_up(saved, history, error)
         if changed or history is None:
             history = self._values(self._graph.get_state(self._plain).values)
         self._started(history)
@@ -292,13 +344,30 @@ class GuardedRun:
 
     async def _arecover(self, saved: CheckpointTuple | None) -> bool:
         await offload(self._note_start, saved)
-        steps = await offload(self._steps, saved)
-        changed = steps is not None and (await arun_steps(steps, self._graph)).changed
-        history = self._history(saved)
+        history, changed = self._history(saved), False
+        if saved is not None and self._is_addressed:
+            self._within_input(saved, history or [])
+        elif (steps := await offload(self._steps, saved)) is not None:
+            try:
+                changed = (await arun_steps(steps, self._graph)).changed
+            except Exception as error:  # noqa: BLE001 - a state's reducers may raise anything
+                self._give_up(saved, history, error)
         if changed or history is None:
             history = self._values((await self._graph.aget_state(self._plain)).values)
         await offload(self._started, history)
         return changed
+
+    def _give_up(self, saved: CheckpointTuple | None, history: list[Any] | None, error: Exception) -> None:
+        """What is pending cannot be applied to the state. LangGraph will drop it for a new input, and so does this."""
+        if isinstance(error, TurnCheckpointError) or saved is None or history is None or self._messages is None:
+            raise error
+        self._within_input(saved, history)
+
+    def _within_input(self, saved: CheckpointTuple, history: list[Any]) -> None:
+        """Put answers to open calls in front of the input, where no checkpoint can be added before the run."""
+        if self._messages is not None and self._running is not None:
+            recovery = Recovery(self._graph, self._plain, self._running, rules=self._core.rules)
+            recovery.of_arriving(saved, self._messages, behind=history)
 
     def _steps(self, saved: CheckpointTuple | None) -> Steps | None:
         """What there is to do, if the checkpoint and the journals do not show that all is well."""
@@ -319,7 +388,7 @@ class GuardedRun:
             return recovery.before_continuing(is_cut_off=is_cut_off)
         arriving = self._messages if self._messages is not None else []
         if arriving and not has_reducer(self._graph.channels.get(rules.messages_key)):
-            recovery.of_arriving(saved, arriving)
+            recovery.of_arriving(saved, arriving, behind=[])
             return None
         is_quiet = running.earlier.is_empty and not any(w[1] != INTERRUPT for w in pending)
         if is_quiet and history is not None and is_healthy([*history, *arriving], unanswered=rules.unanswered):
@@ -341,7 +410,7 @@ class GuardedRun:
         """What the run starts from is known now: its own messages, and those that waited, come behind it."""
         running = self._running
         assert running is not None
-        running.history_length = len(history)
+        running.history_begins(history)
         if self._messages is None:
             return
         inbox = self._core.home.inbox(running.thread_id)

@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.types import Command
 
 from ._histories import Addition, Evidence, GivenAnswer, marked_partial, marker
-from ._tool_calls import last_caller
-from ._transcript import Prompt, Reply, Transcript
+from ._tool_calls import anchor_of, last_caller
+from ._transcript import CallKey, Prompt, Reply, Transcript
 from ._turn import Cause
 
 
@@ -52,7 +52,7 @@ def evidence_of(
     additions: list[Addition] = []
     followers = _followers(history)
     names = None if namespaces is None else {graph_names(namespace) for namespace in namespaces}
-    timeline = aligned(transcript.timeline, history)
+    timeline = _within(transcript, aligned(transcript.timeline, history), history)
     for entry, is_last in _with_last_replies(timeline, names):
         if isinstance(entry, Prompt):
             additions += _prompt(entry)
@@ -63,14 +63,15 @@ def evidence_of(
         # The model's reply had an id, which the graph has not kept.
         ids = {message.id for message in history if isinstance(message, BaseMessage)}
         for key, known in list(calls.items()):
-            if key[0] is not None and key[0] not in ids and transcript.newest(key[1]) == key:
+            newest = transcript.newest(key[1])
+            if key[0] is not None and key[0] not in ids and newest is not None and newest[:2] == key:
                 calls[None, key[1]] = known
     return Evidence(calls=calls, cause=cause, turn_token=turn_token, additions=additions, paused=paused)
 
 
 def lost_prompts(transcript: Transcript, history: Sequence[Any]) -> Evidence:
     """Only the messages that runs were started with, or that came from the inbox, and that the history lacks."""
-    timeline = aligned(transcript.timeline, history)
+    timeline = _within(transcript, aligned(transcript.timeline, history), history)
     return Evidence(additions=[a for entry in timeline if isinstance(entry, Prompt) for a in _prompt(entry)])
 
 
@@ -81,7 +82,8 @@ def other_updates(
     found = []
     for answer in answers:
         caller = last_caller(history, answer.call_id)
-        output = transcript.output(None if caller is None else caller.id, answer.call_id)
+        key = CallKey(None if caller is None else caller.id, answer.call_id, answer.tool_name)
+        output = transcript.output(key)
         if answer.outcome == "recorded" and isinstance(output, Command) and output.graph is None:
             found += [write for write in update_of(output) if write[0] != messages_key]
     return found
@@ -95,6 +97,35 @@ def update_of(command: Command[Any]) -> list[tuple[str, Any]]:
     if isinstance(update, (list, tuple)) and all(isinstance(write, tuple) and len(write) == 2 for write in update):
         return list(update)
     return []
+
+
+def _within(transcript: Transcript, timeline: Sequence[Prompt | Reply], history: Sequence[Any]) -> list[Prompt | Reply]:
+    """The entries that may be missing from the history by accident, and where they belong in it.
+
+    What a checkpoint had, or what a node took out, is missing on purpose. What stood behind such a message goes to
+    the end of what was stored.
+    """
+    gone = transcript.stored | transcript.removed
+    ids = {message.id for message in history if isinstance(message, BaseMessage)}
+    cut = len(history)
+    while cut and isinstance(history[cut - 1], BaseMessage) and history[cut - 1].type in ("human", "system"):
+        cut -= 1
+    end = anchor_of(history[:cut])
+
+    def placed(anchor: str | None) -> str | None:
+        return end if anchor is not None and anchor in gone and anchor not in ids else anchor
+
+    found: list[Prompt | Reply] = []
+    for entry in timeline:
+        if isinstance(entry, Prompt):
+            kept = [message for message in entry.messages if message.id in ids or message.id not in gone]
+            if kept:
+                found.append(Prompt(placed(entry.after), kept))
+        elif not entry.is_internal and not (
+            entry.message is not None and entry.message.id in gone and entry.message.id not in ids
+        ):
+            found.append(entry._replace(anchor=placed(entry.anchor)))
+    return found
 
 
 def aligned(timeline: Sequence[Prompt | Reply], history: Sequence[Any]) -> list[Prompt | Reply]:
@@ -155,19 +186,11 @@ def recorded_reply(transcript: Transcript, history: Sequence[Any], *, checkpoint
     last, names = anchor_of(history), graph_names(checkpoint_ns)
     if last is None:
         return None
-    for entry in reversed(aligned(transcript.timeline, history)):
-        if isinstance(entry, Prompt) or entry.message is None:
+    for entry in reversed(_within(transcript, aligned(transcript.timeline, history), history)):
+        if isinstance(entry, Prompt) or entry.message is None or entry.is_internal:
             continue
         if entry.anchor == last and graph_names(entry.checkpoint_ns) == names:
             return entry.message if transcript.was_touched(entry.message) else None
-    return None
-
-
-def anchor_of(history: Sequence[Any]) -> str | None:
-    """The id of the last message that is from a person or a model; answers of tools belong to the latter."""
-    for message in reversed(history):
-        if isinstance(message, (HumanMessage, AIMessage)):
-            return message.id
     return None
 
 

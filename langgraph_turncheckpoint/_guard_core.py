@@ -21,7 +21,7 @@ from ._histories import is_healthy
 from ._journal import is_live, journal_path, journal_tokens
 from ._open_turn import end_of
 from ._policies import Policies
-from ._recorder import RunRecorder, graph_namespace
+from ._recorder import RunRecorder, View, graph_namespace
 from ._recovery import Rules
 from ._run_ends import run_ends
 from ._running import RunningTurn
@@ -59,6 +59,8 @@ class GuardCore:
     ) -> None:
         self.saver, self.home, self.policies, self.rules = saver, home, policies, rules
         self.strategy, self.timeout = strategy, timeout
+        #: Whether the tools of the graphs that nodes are guarded in ask the guard, too.
+        self.gates_tools = False
         self._lock = threading.Lock()
         self._live: dict[tuple[str, int], RunningTurn] = {}
         _cores.add(self)
@@ -121,8 +123,16 @@ class GuardCore:
             run_ends().listen(parent, depth, ended)
         return running
 
-    def running(self, thread_id: str, turn: Turn, control: object) -> tuple[RunningTurn, bool]:
+    def running(
+        self, thread_id: str, turn: Turn, control: object, view: View | None = None
+    ) -> tuple[RunningTurn, bool]:
         """What the guard knows of a live turn, and whether a run begins with this call.
+
+        Args:
+            thread_id: The thread.
+            turn: The turn.
+            control: What is the same for the whole run.
+            view: What will be seen of the run; by default, what nodes show that the guard sits in.
 
         Raises:
             StaleTurnError, ThreadClosedError: The turn is over.
@@ -145,7 +155,8 @@ class GuardCore:
                     del self._live[thread_id, turn.token]
                     self.home.store.settle_turn(thread_id, turn, "failed", "error", raise_token=False)
                     raise
-                running.recorder = RunRecorder(running, self.policies.of)
+                seen = view or View(covers=lambda _: self.gates_tools)
+                running.recorder = RunRecorder(running, self.policies.of, seen)
             return running, is_new
 
     def _mark(self, thread_id: str, turn: Turn) -> None:
@@ -205,7 +216,7 @@ class GuardCore:
     def _is_absorbed(self, running: RunningTurn) -> bool:
         """Whether a run that ended well has left nothing open; one that found nothing to do has changed nothing."""
         if not running.is_watched:
-            return True
+            return not running.has_open_calls()
         stored = running.stored_history
         return stored is not None and is_healthy(stored, unanswered=self.rules.unanswered)
 

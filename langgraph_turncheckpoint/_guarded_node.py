@@ -21,6 +21,7 @@ from ._history_edits import edits_of
 from ._model_pass import Prepared, prepare
 from ._offload import offload
 from ._recovery import Rules
+from ._transcript import messages_in
 
 #: Where LangGraph puts the reader of a task's channels.
 READ_KEY: Final = "__pregel_read"
@@ -137,7 +138,8 @@ class _Guarded:
 
     def _result(self, config: RunnableConfig, prepared: Prepared, result: Any) -> Any:
         """What the node returned, and the history it was given, if that is new to the state."""
-        prepared.was_called()
+        task = str(config["configurable"].get("checkpoint_ns") or "")
+        prepared.was_called(task, messages_in(result))
         if prepared.updates:
             result = [Command(update=prepared.updates), *_as_list(result)]
         if not prepared.changed:

@@ -38,23 +38,25 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_model_call(self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]) -> Any:
         """Give the model a history in order, and write what was put in order with its reply."""
-        prepared = self._prepare(request, _config_of(request))
+        config = _config_of(request)
+        prepared = self._prepare(request, config)
         if prepared is None:
             return handler(request)
         if prepared.reply is not None:
-            return _with_history(ModelResponse(result=[prepared.reply]), prepared)
-        return _with_history(handler(self._request(request, prepared)), prepared)
+            return _with_history(ModelResponse(result=[prepared.reply]), prepared, config)
+        return _with_history(handler(self._request(request, prepared)), prepared, config)
 
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]
     ) -> Any:
         """Async twin of `wrap_model_call`."""
-        prepared = await offload(self._prepare, request, _config_of(request))
+        config = _config_of(request)
+        prepared = await offload(self._prepare, request, config)
         if prepared is None:
             return await handler(request)
         if prepared.reply is not None:
-            return _with_history(ModelResponse(result=[prepared.reply]), prepared)
-        return _with_history(await handler(self._request(request, prepared)), prepared)
+            return _with_history(ModelResponse(result=[prepared.reply]), prepared, config)
+        return _with_history(await handler(self._request(request, prepared)), prepared, config)
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """Ask the guard before a tool runs."""
@@ -132,17 +134,18 @@ def _config_of(request: ModelRequest[Any]) -> RunnableConfig:
         return {"configurable": found}
 
 
-def _with_history(response: Any, prepared: Prepared) -> Any:
+def _with_history(given: Any, prepared: Prepared, config: RunnableConfig) -> Any:
     """The model's response, and the history in front of it."""
-    prepared.was_called()
-    if not prepared.changed:
-        return response
-    command = None
+    response: Any = given
+    command: Command[Any] | None = None
     if isinstance(response, ExtendedModelResponse):
         response, command = response.model_response, response.command
     if isinstance(response, AIMessage):
         response = ModelResponse(result=[response])
     result = cast("ModelResponse[Any]", response).result
+    prepared.was_called(str(config["configurable"].get("checkpoint_ns") or ""), result)
+    if not (prepared.changed or prepared.updates):
+        return given
     for message in result:
         if message.id is None:
             message.id = new_id()

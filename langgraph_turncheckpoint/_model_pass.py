@@ -12,11 +12,12 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from ._evidence import anchor_of, evidence_of, lost_prompts, other_updates, recorded_reply
+from ._evidence import evidence_of, lost_prompts, other_updates, recorded_reply
 from ._histories import FinalizedHistory, finalize_history, is_healthy
 from ._pending import pending_evidence
 from ._recovery import Rules
 from ._running import RunningTurn
+from ._tool_calls import anchor_of
 from .inbox import Inbox, undelivered
 
 
@@ -39,9 +40,10 @@ class Prepared(NamedTuple):
     updates: list[tuple[str, Any]]
     reply: AIMessage | None = None
 
-    def was_called(self) -> None:
-        """The model has replied, and what was put in order is written with its reply."""
+    def was_called(self, task: str, messages: Sequence[BaseMessage]) -> None:
+        """The node is done, with these messages; what was put in order is written with them."""
         self.running.is_recovered = True
+        self.running.returned(task, messages)
 
 
 def prepare(
@@ -67,7 +69,7 @@ def prepare(
         StaleTurnError: The turn is over; the model must not be called.
     """
     running.check()
-    running.history_seen(len(history))
+    running.history_is(history)
     messages: list[Any] = history if isinstance(history, list) else list(history)
     changed = False
     updates: list[tuple[str, Any]] = []

@@ -8,23 +8,37 @@ list. Only the start of a tool that no `ToolNode` runs waits for the disk here; 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.callbacks import GraphCallbackHandler, GraphInterruptEvent
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
+from langgraph.types import Command
 
 from . import _transcript as kinds
-from ._evidence import anchor_of
 from ._finalize import Policy, decide_resume
+from ._run_ends import STEP_TAG
 from ._running import RunningTurn
+from ._transcript import CallKey, messages_in
 from .errors import UnresolvedCallError
 
 #: A model call with one of these tags is not part of the conversation.
 HIDDEN_TAGS: Final = frozenset({"nostream", "langsmith:nostream", "langsmith:hidden"})
+
+
+class View(NamedTuple):
+    """What a recorder can see of a run.
+
+    Attributes:
+        covers: Whether the start of a tool will be seen, by its name.
+        gated: Nodes that ask the guard before each tool; `None` if no other nodes are seen.
+    """
+
+    covers: Callable[[str], bool]
+    gated: Collection[str] | None = None
 
 
 class RunRecorder(GraphCallbackHandler):
@@ -33,16 +47,24 @@ class RunRecorder(GraphCallbackHandler):
     Args:
         running: The turn it belongs to.
         policy_of: The restart policy of a tool, by its name and metadata.
+        view: What it can see.
     """
 
     raise_error = True  # so that a tool whose start cannot be recorded does not run
     run_inline = True  # so that records keep the order of events
 
-    def __init__(self, running: RunningTurn, policy_of: Callable[[str, Mapping[str, Any] | None], Policy]) -> None:
+    def __init__(
+        self,
+        running: RunningTurn,
+        policy_of: Callable[[str, Mapping[str, Any] | None], Policy],
+        view: View,
+    ) -> None:
         super().__init__()
-        self.running, self._policy_of = running, policy_of
-        self._models: set[UUID] = set()
-        self._tools: dict[UUID, str] = {}
+        self.running, self._policy_of, self.view = running, policy_of, view
+        self._models: dict[UUID, str] = {}
+        self._tools: dict[UUID, CallKey] = {}
+        self._nodes: dict[UUID, str] = {}
+        self._told: set[str] = set()
 
     # --- nodes ---
 
@@ -57,9 +79,30 @@ class RunRecorder(GraphCallbackHandler):
         metadata: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """A node of a superseded run does not start."""
-        if metadata and kwargs.get("name") == metadata.get("langgraph_node"):
-            self.running.check()
+        """A node of a superseded run does not start; one that may run tools unseen is noted before it does."""
+        if self.view.gated is None or not any(tag.startswith(STEP_TAG) for tag in tags or ()):
+            return
+        self.running.check()
+        found = metadata or {}
+        task = str(found.get("langgraph_checkpoint_ns") or "")
+        self._nodes[run_id] = task
+        is_opaque = "|" not in task and found.get("langgraph_node") not in self.view.gated
+        if is_opaque and (calls := self.running.unseen_calls()):
+            self.running.node_started(task, calls)
+            self._told.add(task)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """What a node gave is what it says; what else its models have said was for itself."""
+        task = self._nodes.pop(run_id, None)
+        if task is not None and task in self._told:
+            self._told.discard(task)
+            self.running.returned(task, messages_in(outputs))
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """A node that waits for a person has run no tool that it will not run again."""
+        task = self._nodes.pop(run_id, None)
+        if task is not None and task in self._told and isinstance(error, GraphInterrupt):
+            self.running.node_rested(task)
 
     def on_interrupt(self, event: GraphInterruptEvent) -> None:
         """The run waits for a person."""
@@ -81,13 +124,12 @@ class RunRecorder(GraphCallbackHandler):
         """A model is called."""
         if HIDDEN_TAGS.intersection(tags or ()):
             return
-        self._models.add(run_id)
         found = metadata or {}
-        anchor = anchor_of(messages[0]) if messages else None
-        node_ns = found.get("langgraph_checkpoint_ns") or ""
-        self.running.model_started(
-            str(run_id), anchor, str(found.get("langgraph_node") or ""), graph_namespace(node_ns)
-        )
+        task = str(found.get("langgraph_checkpoint_ns") or "")
+        self._models[run_id] = task
+        self._told.add(task)
+        node = str(found.get("langgraph_node") or "")
+        self.running.model_started(str(run_id), messages[0] if messages else [], node, task)
 
     def on_llm_start(self, serialized: dict[str, Any], prompts: list[str], **kwargs: Any) -> None:
         """Models that take plain text have no place in a history of messages."""
@@ -125,14 +167,14 @@ class RunRecorder(GraphCallbackHandler):
         """A reply is whole."""
         if run_id not in self._models:
             return
-        self._models.discard(run_id)
+        del self._models[run_id]
         generation = response.generations[0][0] if response.generations and response.generations[0] else None
         if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
-            self.running.replied(str(run_id), generation.message)
+            self.running.replied(str(run_id), generation.message, self.view.covers)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A reply was cut off. What there is of it stays until another try has said something."""
-        self._models.discard(run_id)
+        self._models.pop(run_id, None)
         self.running.flush()
 
     # --- tools ---
@@ -156,35 +198,40 @@ class RunRecorder(GraphCallbackHandler):
             UnresolvedCallError: The call did start in an earlier turn, and nobody has said that it may again.
             StorageError: The start cannot be recorded, and the tool must not run twice.
         """
-        call_id = kwargs.get("tool_call_id")
-        if not call_id:
-            return  # called by code, not by a model
         name = str((serialized or {}).get("name") or kwargs.get("name") or "tool")
-        self._tools[run_id] = call_id
-        if self.running.disarm(call_id):
-            return
+        call_id = kwargs.get("tool_call_id")
+        if call_id:
+            if (armed := self.running.disarm(call_id, name)) is not None:
+                self._tools[run_id] = armed
+                return
+            key: CallKey | None = self.running.key_of(call_id, name)
+        else:
+            key = self.running.call_for(name, inputs)
+        if key is None:
+            return  # called by code, not for a model
         policy = self._policy_of(name, metadata)
-        if not self.running.is_allowed(call_id):
-            action = decide_resume(self.running.facts(call_id), policy)
-            if action != "run":
-                raise UnresolvedCallError(self.running.thread_id, call_id, name)
-        self.running.tool_started(call_id, name, must_be_durable=policy != "rerun")
+        if not self.running.is_allowed(key) and decide_resume(self.running.facts(key), policy) != "run":
+            raise UnresolvedCallError(self.running.thread_id, key.call_id, name)
+        self.running.tool_started(key, must_be_durable=policy != "rerun")
+        self._tools[run_id] = key
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """A tool gave its result."""
-        call_id = self._tools.pop(run_id, None)
-        if call_id is not None:
-            self.running.tool_ended(call_id, output)
+        key = self._tools.pop(run_id, None)
+        if key is not None:
+            if not messages_in(output) and not isinstance(output, Command):
+                output = ToolMessage(content=str(output), name=key.tool, tool_call_id=key.call_id)
+            self.running.tool_ended(key, output)
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A tool raised, paused, or was cut off; only the first is an error of its own."""
-        call_id = self._tools.pop(run_id, None)
-        if call_id is None:
+        key = self._tools.pop(run_id, None)
+        if key is None:
             return
         if isinstance(error, GraphInterrupt):
-            self.running.tool_paused(call_id)
+            self.running.tool_paused(key)
         elif isinstance(error, Exception) and not isinstance(error, (asyncio.CancelledError, GraphBubbleUp)):
-            self.running.tool_failed(call_id, f"{type(error).__name__}: {error}")
+            self.running.tool_failed(key, f"{type(error).__name__}: {error}")
 
 
 def graph_namespace(node_ns: str) -> str:

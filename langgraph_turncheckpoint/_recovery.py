@@ -26,7 +26,7 @@ from ._finalize import Facts
 from ._histories import CallEvidence, Evidence, FinalizedHistory, GivenAnswer, Text, finalize_history, is_healthy
 from ._pending import error_text, results_in
 from ._running import RunningTurn
-from ._transcript import Transcript
+from ._transcript import Transcript, keys_of
 from ._turn import Cause
 
 #: The task id of writes that belong to no task; LangGraph applies them before anything else.
@@ -128,7 +128,8 @@ class Recovery:
         first = done = self._finalize([*stored, *arriving], paused=paused, errors=errors)
         if not first.changed:
             return self._report(first, changed=committed)
-        arriving[:] = [message for message in arriving if not isinstance(message, ToolMessage)]
+        # From the first of them on, everything comes with the input; in front of it, with the state.
+        arriving[:] = _from_first(arriving, done.messages)
         coming = {id(message) for message in arriving}
         updates = other_updates(self._running.earlier, first.answers, first.messages, self._rules.messages_key)
         for _ in range(REPLACEMENT_ATTEMPTS):
@@ -142,16 +143,24 @@ class Recovery:
             done = self._finalize([*stored, *arriving], paused=paused)
         return self._report(first, changed=True)
 
-    def of_arriving(self, saved: CheckpointTuple | None, arriving: list[Any]) -> None:
-        """Put the messages of the input itself in order, in place: they are the whole history that comes."""
-        evidence = self._evidence(arriving, paused=False)
+    def of_arriving(self, saved: CheckpointTuple | None, arriving: list[Any], *, behind: list[Any]) -> None:
+        """Put the messages of the input itself in order, in place.
+
+        Args:
+            saved: The checkpoint the run starts from.
+            arriving: The messages of the input.
+            behind: The history that stays in front of them; what is open at its end is answered among them.
+        """
+        evidence = self._evidence([*behind, *arriving], paused=False)
         if saved is not None:
             results = results_in(saved, self._rules.messages_key)
             calls = dict(evidence.calls)
             for message in results.answers:
                 calls.setdefault((None, message.tool_call_id), CallEvidence(Facts(result=True), message))
             evidence = dataclasses.replace(evidence, calls=calls, paused=results.paused)
-        arriving[:] = self._finalized(arriving, evidence, follower_comes=False).messages
+        messages = self._finalized([*behind, *arriving], evidence, follower_comes=False).messages
+        if all(old is new for old, new in zip(behind, messages, strict=False)):
+            arriving[:] = messages[len(behind) :]
 
     def before_continuing(self, *, is_cut_off: bool = False) -> Steps:
         """Bring back what had not reached the checkpoints, so that the run goes on from what really happened.
@@ -222,7 +231,7 @@ class Recovery:
         return self._report(done, changed=done.changed)
 
     def _must_not_run_again(self, caller: AIMessage) -> bool:
-        facts = [self._running.earlier.facts(caller.id, str(call["id"])) for call in caller.tool_calls]
+        facts = [self._running.earlier.facts(key) for key in keys_of(caller)]
         return any(f.result or (f.started and f.error is None and not f.paused) for f in facts)
 
     def _replace(
@@ -307,6 +316,15 @@ class Recovery:
             added=tuple(done.added),
             changed=changed,
         )
+
+
+def _from_first(arriving: list[Any], messages: list[Any]) -> list[Any]:
+    """What of a history is to come: from the first arriving message on that is no answer to an earlier one."""
+    coming = {id(message) for message in arriving}
+    first = next((place for place, message in enumerate(messages) if id(message) in coming), len(messages))
+    while first < len(messages) and isinstance(messages[first], ToolMessage) and id(messages[first]) in coming:
+        first += 1  # it answers what is stored
+    return messages[first:]
 
 
 def replacement(channel: object, messages: list[Any]) -> Any:

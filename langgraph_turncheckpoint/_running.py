@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from . import _files
 from . import _transcript as kinds
@@ -22,7 +22,8 @@ from ._finalize import Facts
 from ._journal import JournalFile, journal_path, journal_tokens, read_journal
 from ._records import MalformedError, NewerFormatError
 from ._store import Store
-from ._transcript import Transcript, decode_records, encode_record
+from ._tool_calls import anchor_of
+from ._transcript import CallKey, Transcript, decode_records, encode_record, keys_of
 from ._turn import Cause, TurnState, check_current
 from ._turns import JOURNAL_VERSION, Turn, parse_journal_header
 from .errors import (
@@ -36,6 +37,9 @@ from .errors import (
 
 #: Streamed text is written at most this often, in seconds.
 FLUSH_SECONDS: Final = 0.15
+
+#: How far from its end a stored history is searched for messages that are new to the disk.
+STORED_LOOK_BACK: Final = 64
 
 
 class RunningTurn:
@@ -63,7 +67,6 @@ class RunningTurn:
         self.is_paused = False
         #: Ids of messages from the inbox that this run has handed on.
         self.delivered: set[str] = set()
-        self.history_length = 0
         #: Whether the run's checkpoints pass through the guard; if so, the last history that was stored.
         self.is_watched = False
         #: Whether all that the run has recorded is in its checkpoints.
@@ -74,13 +77,18 @@ class RunningTurn:
         self._codec = store.codec
         self._clock = clock
         self._lock = threading.RLock()
-        self._callers: dict[str, str | None] = {}
-        self._covered: set[str | None] = set()
-        self._fresh: set[str | None] = set()
         #: Calls that are running in an event loop, by AI message.
-        self.in_flight: dict[str | None, dict[str, Any]] = {}
-        self._allowed: set[str] = set()
-        self._armed: set[str] = set()
+        self.in_flight: dict[str | None, dict[CallKey, Any]] = {}
+        self._calls: dict[CallKey, Any] = {}
+        self._covered: set[tuple[str | None, str]] = set()
+        self._fresh: set[str | None] = set()
+        self._now: dict[CallKey, dict[str, Any]] = {}
+        self._allowed: set[CallKey] = set()
+        self._armed: set[CallKey] = set()
+        self._consumed: dict[CallKey, int] = {}
+        self._history: set[str] = set()
+        self._unstored: set[str] = set()
+        self._last: str | None = None
         self._unwritten: dict[tuple[str, str], list[str]] = {}
         self._last_flush = 0.0
         self._timer: threading.Timer | None = None
@@ -102,11 +110,20 @@ class RunningTurn:
         with self._lock:
             self.control = control
             self.is_recovered = self.is_paused = self.is_absorbed = False
-            self._allowed.clear()
-            self._armed.clear()
-            self._fresh.clear()
-            self.history_length = 0
             self.stored_history = None
+            for known in (
+                self._calls,
+                self._covered,
+                self._fresh,
+                self._now,
+                self._allowed,
+                self._armed,
+                self._consumed,
+            ):
+                known.clear()
+            self._history.clear()
+            self._unstored.clear()
+            self._last = None
         if self.turn.base is not None:
             found = load_transcript(self.store, self.thread_id, self.token - 1).started_from
             self.rolled_back_to = self.rolled_back_to or (found[max(found)] if found else None)
@@ -135,41 +152,147 @@ class RunningTurn:
         """
         self.store.check_turn(self.thread_id, self.turn)
 
-    def allow(self, call_id: str) -> None:
+    # --- calls ---
+
+    def know(self, message: AIMessage) -> None:
+        """Calls of this message may be about to run."""
+        with self._lock:
+            for call in message.tool_calls:
+                if call["id"]:
+                    self._calls[CallKey(message.id, call["id"], call["name"])] = call["args"]
+
+    def key_of(self, call_id: str, tool: str) -> CallKey:
+        """The newest call of an id and a tool, for those who see no message."""
+        with self._lock:
+            for key in reversed(self._calls):
+                if key[1:] == (call_id, tool):
+                    return key
+            return CallKey(None, call_id, tool)
+
+    def call_for(self, tool: str, args: object) -> CallKey | None:
+        """The open call that a tool is run for by code that has not said so."""
+        with self._lock:
+            candidates = [key for key in self._calls if key.tool == tool and key not in self._now]
+            same = [key for key in candidates if self._calls[key] == args]
+            return next(iter(same or candidates), None)
+
+    def unseen_calls(self) -> list[CallKey]:
+        """Calls of the last reply that have no result, and whose start might not be seen."""
+        with self._lock:
+            last = next(reversed(self._calls), None)
+            if last is None:
+                return []
+            keys = [key for key in self._calls if key.ai_id == last.ai_id and key[:2] not in self._covered]
+            return [key for key in keys if not self._now.get(key, {}).get("result")]
+
+    def has_open_calls(self) -> bool:
+        """Whether a call of the last reply has neither a result nor another end."""
+        with self._lock:
+            last = next(reversed(self._calls), None)
+            if last is None:
+                return False
+            keys = [key for key in self._calls if key.ai_id == last.ai_id]
+            return any(not self._now.get(key, {}).get("result") for key in keys)
+
+    def facts(self, key: CallKey) -> Facts:
+        """What is known about a call, from this run if it was tried in it, or else from earlier ones."""
+        now = self._now.get(key)
+        if now is not None:
+            return Facts(
+                result=now.get("result", False),
+                started=True,
+                error=now.get("error"),
+                paused=now.get("paused", False),
+                known=True,
+            )
+        return Facts() if key.ai_id in self._fresh else self.earlier.facts(key)
+
+    def consumed(self, key: CallKey) -> int:
+        """How many answers it took until a person let the call run."""
+        if key in self._consumed:
+            return self._consumed[key]
+        return 0 if key.ai_id in self._fresh else self.earlier.consumed(key)
+
+    def output(self, key: CallKey) -> Any:
+        """The recorded result of a call."""
+        now = self._now.get(key)
+        return now.get("output") if now is not None else self.earlier.output(key)
+
+    def allow(self, key: CallKey) -> None:
         """Let a call start again although it did before: the policy or a person says so."""
         with self._lock:
-            self._allowed.add(call_id)
+            self._allowed.add(key)
 
-    def arm(self, call_id: str) -> None:
+    def is_allowed(self, key: CallKey) -> bool:
+        """Whether a call that did start before may start again."""
+        return key in self._allowed
+
+    def arm(self, key: CallKey) -> None:
         """The start of a call is recorded; the tool itself has not begun."""
         with self._lock:
-            self._armed.add(call_id)
+            self._armed.add(key)
 
-    def disarm(self, call_id: str) -> bool:
-        """A tool begins; whether its start is recorded already. Another try of it is another start."""
+    def disarm(self, call_id: str, tool: str) -> CallKey | None:
+        """A tool begins; the call, if its start is recorded already. Another try of it is another start."""
         with self._lock:
-            was_armed = call_id in self._armed
-            self._armed.discard(call_id)
-            return was_armed
+            key = next((key for key in self._armed if key[1:] == (call_id, tool)), None)
+            if key is not None:
+                self._armed.discard(key)
+            return key
 
-    def is_allowed(self, call_id: str) -> bool:
-        """Whether a call that did start before may start again."""
-        return call_id in self._allowed
+    # --- the history ---
+
+    def history_is(self, history: Sequence[Any]) -> None:
+        """The messages in the state as a node sees them; what was there and is not any more was removed."""
+        ids = {message.id for message in history if isinstance(message, BaseMessage) and message.id}
+        with self._lock:
+            removed, self._history = sorted(self._history - ids), ids
+            self._last = anchor_of(history) or self._last
+        if removed:
+            self._write(kinds.REMOVED, [removed])
+
+    def history_begins(self, history: Sequence[Any]) -> None:
+        """The messages that a run starts from, as they are stored."""
+        with self._lock:
+            self._history = {message.id for message in history if isinstance(message, BaseMessage) and message.id}
+            self._last = anchor_of(history)
+
+    def history_stored(self, history: Sequence[Any]) -> None:
+        """A checkpoint holds these messages."""
+        self.stored_history = history
+        with self._lock:
+            near = [m.id for m in history[-STORED_LOOK_BACK:] if isinstance(m, BaseMessage) and m.id in self._unstored]
+            self._unstored.difference_update(near)
+        if near:
+            self._write(kinds.STORED, [near])
+
+    def anchor(self, prompt: Sequence[BaseMessage]) -> str | None:
+        """The message that a reply stands behind: the last of its prompt that is in the history, too."""
+        with self._lock:
+            for message in reversed(prompt):
+                if isinstance(message, (HumanMessage, AIMessage)) and message.id in self._history:
+                    return message.id
+            return self._last if self._history else anchor_of(prompt)
 
     # --- what happens ---
+
+    def prompt(self, after: str | None, messages: Sequence[BaseMessage]) -> None:
+        """A run was started with messages that stand behind the message `after`. Durable on return."""
+        if messages:
+            ids = [message.id for message in messages if message.id]
+            with self._lock:
+                self._history.update(ids)
+                self._unstored.update(ids)
+                self._last = anchor_of(messages) or self._last
+            self._write(kinds.PROMPT, [after, list(messages)], sync=True)
 
     def started_from(self, checkpoint_id: str) -> None:
         """The checkpoint that the run starts from; empty for none."""
         self._write(kinds.FROM, [checkpoint_id])
 
-    def prompt(self, after: str | None, messages: Sequence[BaseMessage]) -> None:
-        """A run was started with messages that stand behind the message `after`. Durable on return."""
-        if messages:
-            self._write(kinds.PROMPT, [after, list(messages)], sync=True)
-
-    def model_started(self, run: str, anchor: str | None, node: str, checkpoint_ns: str) -> None:
+    def model_started(self, run: str, prompt: Sequence[BaseMessage], node: str, task: str) -> None:
         """A model is called."""
-        self._write(kinds.MODEL, [run, anchor, node, checkpoint_ns])
+        self._write(kinds.MODEL, [run, self.anchor(prompt), node, task])
 
     def text(self, run: str, delta: str, *, kind: str = kinds.TEXT) -> None:
         """A piece of a reply was streamed; written at most every `FLUSH_SECONDS`."""
@@ -194,42 +317,47 @@ class RunningTurn:
                 self._append(kind, [run, "".join(deltas)])
             self._last_flush = self._clock()
 
-    def replied(self, run: str, message: AIMessage) -> None:
-        """A model's reply is whole."""
+    def replied(self, run: str, message: AIMessage, covers: Callable[[str], bool]) -> None:
+        """A model's reply is whole; `covers` tells whether the start of a tool will be seen."""
+        covered = [key.call_id for key in keys_of(message) if covers(key.tool)]
         with self._lock:
-            for call in [*message.tool_calls, *message.invalid_tool_calls]:
-                if call["id"]:
-                    self._callers[call["id"]] = message.id
-            self._covered.add(message.id)
+            self._covered.update((message.id, call_id) for call_id in covered)
             self._fresh.add(message.id)
-        self._write(kinds.REPLY, [run, message])
+        self.know(message)
+        self._write(kinds.REPLY, [run, message, covered])
 
-    def know(self, message: AIMessage) -> None:
-        """Calls of this message may be about to run."""
+    def returned(self, task: str, messages: Sequence[BaseMessage]) -> None:
+        """A node that has called a model, or may have run tools, is done, and gave these messages."""
+        replies = [message for message in messages if isinstance(message, AIMessage)]
         with self._lock:
-            self._callers.update((call["id"], message.id) for call in message.tool_calls if call["id"])
+            for message in replies:
+                self._fresh.add(message.id)
+                if message.id:
+                    self._history.add(message.id)
+                    self._unstored.add(message.id)
+                    self._last = message.id
+        for message in replies:
+            self.know(message)
+        self._write(kinds.RETURNED, [task, [[m.id, [key.call_id for key in keys_of(m)]] for m in replies]])
 
     def cover(self, message: AIMessage) -> None:
         """From here on the start of each of a message's calls is recorded."""
-        with self._lock:
-            call_ids = [call["id"] for call in message.tool_calls if call["id"]]
-            self._callers.update((call_id, message.id) for call_id in call_ids)
-            if message.id in self._covered:
-                return
-            self._covered.add(message.id)
-        self._write(kinds.CALLS, [message.id, call_ids])
+        self.know(message)
+        fresh = [key for key in keys_of(message) if key[:2] not in self._covered]
+        if fresh:
+            with self._lock:
+                self._covered.update(key[:2] for key in fresh)
+            self._write(kinds.CALLS, [message.id, [[key.call_id, key.tool] for key in fresh]])
 
-    def caller(self, call_id: str) -> str | None:
-        """The id of the message that a call is in, as far as it is known."""
-        return self._callers.get(call_id)
+    def node_started(self, task: str, calls: Sequence[CallKey]) -> None:
+        """A node begins that may run these calls unseen. Durable on return."""
+        self._write(kinds.NODE, [task, [list(key) for key in calls]], sync=True)
 
-    def facts(self, call_id: str) -> Facts:
-        """What earlier runs tell about a call; nothing, if it was only made in this one."""
-        if self.caller(call_id) in self._fresh:
-            return Facts()
-        return self.earlier.facts(self.caller(call_id), call_id)
+    def node_rested(self, task: str) -> None:
+        """That node waits for a person."""
+        self._write(kinds.RESTED, [task])
 
-    def tool_started(self, call_id: str, tool: str, *, must_be_durable: bool) -> None:
+    def tool_started(self, key: CallKey, *, must_be_durable: bool) -> None:
         """A tool is about to run.
 
         The check of the token and the record are one step under the thread's lock: a newer turn finds the start
@@ -244,39 +372,50 @@ class RunningTurn:
         with thread.ledger.hold() as held:
             check_current(held.state, self.token, thread_id=self.thread_id)
             try:
-                written = self._append_record(kinds.START, [self.caller(call_id), call_id, tool], sync=True)
+                written = self._append_record(kinds.START, list(key), sync=True)
             except (StorageError, UnserializableValueError) as error:
                 if must_be_durable:
                     raise
                 self._lost(error)
-                return
+                written = True
         if not written:
             reason = "the run it belongs to has ended"
             raise StaleTurnError(self.thread_id, self.token, self.token, reason)
+        with self._lock:
+            self._now[key] = {}
 
-    def tool_ended(self, call_id: str, output: Any) -> None:
+    def tool_ended(self, key: CallKey, output: Any) -> None:
         """A tool gave its result."""
-        self._write(kinds.RESULT, [self.caller(call_id), call_id, output])
+        with self._lock:
+            known = self._now.setdefault(key, {})
+            if known.get("result") and known.get("output") is output:
+                return
+            known.update(result=True, output=output)
+        self._write(kinds.RESULT, [*key, output])
 
-    def tool_failed(self, call_id: str, error: str) -> None:
+    def tool_failed(self, key: CallKey, error: str) -> None:
         """A tool raised."""
-        self._write(kinds.FAILED, [self.caller(call_id), call_id, error])
+        with self._lock:
+            self._now.setdefault(key, {})["error"] = error
+        self._write(kinds.FAILED, [*key, error])
 
-    def asked(self, call_id: str, values: int) -> None:
-        """A person is asked about a call, after LangGraph has given `values` answers to other questions."""
-        self.is_paused = True
-        self._write(kinds.ASKED, [self.caller(call_id), call_id, values])
-
-    def tool_paused(self, call_id: str) -> None:
+    def tool_paused(self, key: CallKey) -> None:
         """A tool waits for a person."""
         self.is_paused = True
-        self._write(kinds.PAUSED, [self.caller(call_id), call_id])
+        with self._lock:
+            self._now.setdefault(key, {})["paused"] = True
+        self._write(kinds.PAUSED, list(key))
 
-    def history_seen(self, length: int) -> None:
-        """The history as it is now; if it got shorter, messages were removed or summarized."""
-        if length < self.history_length:
-            self._write(kinds.TRIMMED, [length])
-        self.history_length = length
+    def asked(self, key: CallKey, values: int) -> None:
+        """A person is asked about a call, after LangGraph has given `values` answers to other questions."""
+        self.is_paused = True
+        self._write(kinds.ASKED, [*key, values])
+
+    def allowed(self, key: CallKey, values: int) -> None:
+        """A person lets a call run, which took `values` answers."""
+        self.allow(key)
+        self._consumed[key] = values
+        self._write(kinds.ALLOWED, [*key, values])
 
     def handed_on(self, message_ids: Iterable[str]) -> None:
         """Messages from the inbox were handed to the run."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID, uuid5
 
-from langchain_core.messages import AIMessage, AIMessageChunk, message_chunk_to_message
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, message_chunk_to_message
 
 #: The name of a call that has none. Anthropic's converter drops such a call, but not its answer.
 NAMELESS: Final = "unknown_tool"
@@ -116,4 +116,12 @@ def last_caller(history: Sequence[Any], call_id: str) -> AIMessage | None:
     for message in reversed(history):
         if isinstance(message, AIMessage) and any(call["id"] == call_id for call in message.tool_calls):
             return message
+    return None
+
+
+def anchor_of(history: Sequence[Any]) -> str | None:
+    """The id of the last message that is from a person or a model; answers of tools belong to the latter."""
+    for message in reversed(history):
+        if isinstance(message, (HumanMessage, AIMessage)):
+            return message.id
     return None

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Literal, NamedTuple
 
-from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, interrupt
 
@@ -20,7 +20,7 @@ from ._histories import METADATA_KEY, Text
 from ._offload import offload
 from ._running import RunningTurn, new_id
 from ._tool_calls import last_caller
-from ._transcript import messages_in
+from ._transcript import CallKey, messages_in
 from ._turn import Cause
 
 #: The `type` of the question a person is asked under the policy "ask".
@@ -40,15 +40,17 @@ def guarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Any]) -
     entered = _enter(core, request)
     if entered is None:
         return execute(request)
-    running, verdict, policy = entered
+    running, key, verdict, policy = entered
     if verdict.action == "ask":
-        verdict = ask(running, request.tool_call, core.rules.texts)
+        verdict = ask(running, key, request.tool_call, core.rules.texts)
         if verdict.action == "run":
-            start(running, request.tool_call, policy)
+            start(running, key, policy)
+    elif verdict.action == "run":
+        _skip_answers(running, key)
     if verdict.action == "answer":
         return verdict.answer
-    with _pauses(running, request):
-        return _given(running, request, execute(request))
+    with _pauses(running, key):
+        return _given(running, key, execute(request))
 
 
 async def aguarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -56,156 +58,157 @@ async def aguarded_call(core: GuardCore, request: Any, execute: Callable[[Any], 
     entered = await offload(_enter, core, request)
     if entered is None:
         return await execute(request)
-    running, verdict, policy = entered
+    running, key, verdict, policy = entered
     if verdict.action == "ask":
-        verdict = ask(running, request.tool_call, core.rules.texts)
+        verdict = ask(running, key, request.tool_call, core.rules.texts)
         if verdict.action == "run":
-            await offload(start, running, request.tool_call, policy)
+            await offload(start, running, key, policy)
+    elif verdict.action == "run":
+        _skip_answers(running, key)
     if verdict.action == "answer":
         return verdict.answer
-    with _pauses(running, request):
-        return _given(running, request, await _beside_siblings(running, request, execute(request)))
+    with _pauses(running, key):
+        return _given(running, key, await _beside_siblings(running, key, execute(request)))
 
 
-async def _beside_siblings(running: RunningTurn, request: Any, output: Awaitable[Any]) -> Any:
+async def _beside_siblings(running: RunningTurn, key: CallKey, output: Awaitable[Any]) -> Any:
     """What the tool gives. If it raises or pauses, its siblings end first.
 
     A `ToolNode` that awaits several calls is left with the first error, and what the others give later would be
     lost; one that blocks waits for all of them, as this does.
     """
-    call_id, loop = request.tool_call.get("id") or "", asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    siblings = running.in_flight.setdefault(running.caller(call_id), {})
-    siblings[call_id] = done
+    siblings = running.in_flight.setdefault(key.ai_id, {})
+    siblings[key] = done
     try:
         return await output
     except Exception:
-        siblings.pop(call_id, None)
+        siblings.pop(key, None)
         if waiting := [other for other in siblings.values() if other.get_loop() is loop]:
             await asyncio.wait(waiting)
         raise
     finally:
-        siblings.pop(call_id, None)
+        siblings.pop(key, None)
         if not done.done():
             done.set_result(None)
 
 
-def _enter(core: GuardCore, request: Any) -> tuple[RunningTurn, Verdict, Policy] | None:
+def _enter(core: GuardCore, request: Any) -> tuple[RunningTurn, CallKey, Verdict, Policy] | None:
     """Decide about a call, and record its start if it runs; `None` where nothing is saved."""
     running = core.contact(request.runtime.config)
-    if running is None:
+    call = request.tool_call
+    if running is None or not call.get("id"):
         return None
     core.record_into(request.runtime.config, running)
     policy, history = core.policy_of(request), core.history(request.state)
-    verdict = judge(running, request.tool_call, history, policy=policy, texts=core.rules.texts)
+    running.check()
+    caller = last_caller(history, call["id"])
+    if caller is not None:
+        running.cover(caller)
+        key = CallKey(caller.id, call["id"], call["name"])
+    else:
+        key = running.key_of(call["id"], call["name"])
+    verdict = judge(running, key, call, policy=policy, texts=core.rules.texts)
     if verdict.action == "run":
-        start(running, request.tool_call, policy)
-    return running, verdict, policy
+        start(running, key, policy)
+    return running, key, verdict, policy
 
 
-def start(running: RunningTurn, call: Mapping[str, Any], policy: Policy) -> None:
+def start(running: RunningTurn, key: CallKey, policy: Policy) -> None:
     """Record that a tool is about to run; durable on return.
 
     Raises:
         StaleTurnError: The turn is over.
         StorageError: It cannot be recorded, and the tool must not run twice.
     """
-    if call.get("id"):
-        running.tool_started(call["id"], call["name"], must_be_durable=policy != "rerun")
-        running.arm(call["id"])
+    running.tool_started(key, must_be_durable=policy != "rerun")
+    running.arm(key)
+
+
+def _skip_answers(running: RunningTurn, key: CallKey) -> None:
+    """Take the answers that the guard's own question once took, so that the tool gets those to its own."""
+    for _ in range(running.consumed(key)):
+        interrupt(None)
 
 
 @contextmanager
-def _pauses(running: RunningTurn, request: Any) -> Iterator[None]:
+def _pauses(running: RunningTurn, key: CallKey) -> Iterator[None]:
     """A call that waits for a person, be it in the tool or in a middleware before it, has not run."""
     try:
         yield
     except GraphInterrupt:
-        if request.tool_call.get("id"):
-            running.tool_paused(request.tool_call["id"])
+        running.tool_paused(key)
         raise
 
 
-def _given(running: RunningTurn, request: Any, output: Any) -> Any:
-    if request.tool_call.get("id"):
-        running.tool_ended(request.tool_call["id"], output)  # as the graph gets it, errors that were handled included
+def _given(running: RunningTurn, key: CallKey, output: Any) -> Any:
+    running.tool_ended(key, output)  # as the graph gets it, errors that were handled included
     return output
 
 
 def judge(
     running: RunningTurn,
+    key: CallKey,
     call: Mapping[str, Any],
-    history: Sequence[Any],
     *,
     policy: Policy,
     texts: Mapping[str, Text],
 ) -> Verdict:
-    """Decide about one call. Reads and appends to files; never waits for a person.
-
-    Raises:
-        StaleTurnError: The turn is over; the tool must not run.
-    """
-    running.check()
-    call_id = call.get("id")
-    if not call_id:
+    """Decide about one call. Appends to files; never waits for a person."""
+    if running.is_allowed(key):
         return Verdict("run")
-    caller = last_caller(history, call_id)
-    if isinstance(caller, AIMessage):
-        running.cover(caller)
-    if running.is_allowed(call_id):
-        return Verdict("run")
-    action = decide_resume(running.facts(call_id), policy)
+    action = decide_resume(running.facts(key), policy)
     if action == "give":
-        output = running.earlier.output(running.caller(call_id), call_id)
+        output = running.output(key)
         if not isinstance(output, Command) and not messages_in(output):
-            return Verdict("answer", _as_message(call, output))
-        running.tool_ended(call_id, output)
+            output = ToolMessage(content=str(output), name=key.tool, tool_call_id=key.call_id, id=new_id())
+        running.tool_ended(key, output)
         return Verdict("answer", output)
     if action == "report":
         answer = _answer(running, call, "unknown", texts)
-        running.tool_ended(call_id, answer)
+        running.tool_ended(key, answer)
         return Verdict("answer", answer)
     if action == "ask":
         return Verdict("ask")
-    running.allow(call_id)
     return Verdict("run")
 
 
-def ask(running: RunningTurn, call: Mapping[str, Any], texts: Mapping[str, Text]) -> Verdict:
+def ask(running: RunningTurn, key: CallKey, call: Mapping[str, Any], texts: Mapping[str, Text]) -> Verdict:
     """Ask a person through LangGraph's `interrupt`; a resumed run gets its answer here.
 
     The answer is "rerun", "report", or a dict `{"action": "rerun" | "report" | "result", "content": ...}`, where
     "result" hands on what the person knows the tool has done. Anything else is asked again.
     """
-    call_id, complaint = call["id"], ""
+    complaint = ""
     _, cause = running.end_cause()
     question: dict[str, Any] = {
         "type": QUESTION,
-        "tool_call_id": call_id,
+        "tool_call_id": key.call_id,
         "name": call["name"],
         "args": call.get("args"),
         "description": wording("unknown", cause, call["name"]),
         "choices": list(CHOICES),
     }
-    put_after = running.earlier.asked(running.caller(call_id), call_id)
+    put_after = running.earlier.asked(key)
     for values in itertools.count():
         if complaint:
             question["error"] = complaint
         try:
             reply = interrupt(question)
         except GraphInterrupt:
-            running.asked(call_id, values)
+            running.asked(key, values)
             raise
         if put_after is None or values < put_after:
             continue  # LangGraph hands out again what was answered to another question of the same task
         action = reply.get("action") if isinstance(reply, Mapping) else reply
         if action in ("rerun", True):
-            running.allow(call_id)
+            running.allowed(key, values + 1)
             return Verdict("run")
         if action in ("report", False):
             return Verdict("answer", _answer(running, call, "answered_by_person", texts))
         if action == "result" and isinstance(reply, Mapping) and reply.get("content") is not None:
-            message = ToolMessage(content=reply["content"], name=call["name"], tool_call_id=call_id, id=new_id())
+            message = ToolMessage(content=reply["content"], name=call["name"], tool_call_id=key.call_id, id=new_id())
             return Verdict("answer", message)
         complaint = f"{reply!r:.200} is no answer; use 'rerun', 'report' or {{'action': 'result', 'content': ...}}"
     raise AssertionError  # pragma: no cover - the loop has no end of its own
@@ -234,7 +237,3 @@ def made_answer(
         status="error",
         response_metadata={METADATA_KEY: {"outcome": outcome, "cause": cause, "turn_token": turn_token}},
     )
-
-
-def _as_message(call: Mapping[str, Any], output: Any) -> ToolMessage:
-    return ToolMessage(content=str(output), name=call["name"], tool_call_id=call["id"], id=new_id())

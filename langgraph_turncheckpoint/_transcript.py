@@ -22,29 +22,41 @@ from ._serde import ValueCodec
 from ._turn import Cause, TurnState
 from .errors import RefusedValueError, UnserializableValueError
 
-#: Fields of each kind of record, in order.
+#: Fields of each kind of record, in order. A call is named by its AI message, its id and its tool.
 PROMPT: Final = "prompt"  # after, messages: the messages a run was started with, and what they stand behind
-MODEL: Final = "model"  # model run, anchor, node, namespace: a model is called
+MODEL: Final = "model"  # model run, anchor, node, task: a model is called
 TEXT: Final = "text"  # model run, delta
 REASONING: Final = "reasoning"  # model run, delta
-REPLY: Final = "reply"  # model run, message: the whole reply
-CALLS: Final = "calls"  # AI message, call ids: from here on silence about one of them means that it never started
-START: Final = "start"  # AI message, call, tool
-RESULT: Final = "result"  # AI message, call, output: a ToolMessage, a Command or a list of them
-FAILED: Final = "error"  # AI message, call, error
-PAUSED: Final = "paused"  # AI message, call: it waits for a person
+REPLY: Final = "reply"  # model run, message, call ids: the whole reply; silence about these calls means "not started"
+RETURNED: Final = "returned"  # task, messages as [id, call ids]: a node has ended, and this is what it gave
+CALLS: Final = "calls"  # AI message, calls as [id, tool]: from here on silence about them means "not started"
+START: Final = "start"  # call
+RESULT: Final = "result"  # call, output: a ToolMessage, a Command or a list of them
+FAILED: Final = "error"  # call, error
+PAUSED: Final = "paused"  # call: it waits for a person
+ASKED: Final = "asked"  # call, values: a person is asked, after `interrupt` gave so many answers to other questions
+ALLOWED: Final = "allowed"  # call, values: a person lets it run, which took so many answers
+NODE: Final = "node"  # task, calls: a node begins that may run them, and nobody would see it
+RESTED: Final = "rested"  # task: that node waits for a person
 FROM: Final = "from"  # checkpoint: what the run started from, where the store of the turns does not know it
-ASKED: Final = (
-    "asked"  # AI message, call, values: a person is asked, after `interrupt` gave that many answers to others
-)
-TRIMMED: Final = "trimmed"  # length: messages were taken out of the history; what was said before may be among them
+STORED: Final = "stored"  # message ids: a checkpoint holds them
+REMOVED: Final = "removed"  # message ids: they were taken out of the history
 DELIVERED: Final = "delivered"  # message ids: from the inbox
 ENDED: Final = "ended"  # state, cause: one of the turn's runs is over
 GAP: Final = "gap"  # records could not be written: silence means nothing any more
 
-Key = tuple["str | None", str]
-
 _ANSWERS: Final = UUID("5d0c3f0e-6a5b-4c0f-8a57-2f3d7b8e9c41")
+
+
+class CallKey(NamedTuple):
+    """One tool call: the id of the AI message it is in, its own, and the name of its tool.
+
+    Ids of calls repeat: in later messages, in parallel agents, and with careless models in one message.
+    """
+
+    ai_id: str | None
+    call_id: str
+    tool: str
 
 
 def encode_record(codec: ValueCodec, kind: str, fields: Sequence[Any]) -> bytes:
@@ -92,21 +104,28 @@ class Reply(NamedTuple):
 
     Attributes:
         run: Which model call it was, in which turn.
-        anchor: The id of the last message of the prompt that is from a person or a model.
+        anchor: The id of the last message of the history it answers that is from a person or a model.
         node: The node it was called in.
-        checkpoint_ns: The namespace of that node's graph.
+        task: The checkpoint namespace of that node's task.
         message: The whole reply, or `None` if it was cut off.
         text: What was streamed of it.
         reasoning: What was streamed of its reasoning; never replayed.
+        is_internal: Whether its node has ended and kept it to itself.
     """
 
     run: str
     anchor: str | None
     node: str
-    checkpoint_ns: str
+    task: str
     message: AIMessage | None
     text: str
     reasoning: str
+    is_internal: bool
+
+    @property
+    def checkpoint_ns(self) -> str:
+        """The namespace of the graph."""
+        return self.task.rpartition("|")[0]
 
 
 class Prompt(NamedTuple):
@@ -120,33 +139,34 @@ class Transcript:
     """What happened in one or several turns, oldest first, as far as their journals tell.
 
     Attributes:
-        outputs: What a tool gave, whole, by AI message and call.
-        covered: AI messages of which each call's start would have been recorded.
+        covered: Calls whose start would have been recorded.
         has_gap: Records are missing.
-        delivered: Ids of messages that came from the inbox.
+        stored: Ids of messages that a checkpoint had.
+        removed: Ids of messages that were taken out of the history.
         tokens: The turns the records are from.
         started_from: The checkpoint that a turn's first run started from, where it is recorded.
         last_end: State and cause of the last run that is known to have ended.
     """
 
     def __init__(self) -> None:
-        self.outputs: dict[Key, Any] = {}
-        self.covered: set[str | None] = set()
+        self.covered: set[tuple[str | None, str]] = set()
         self.has_gap = False
-        self.delivered: set[str] = set()
+        self.stored: set[str] = set()
+        self.removed: set[str] = set()
         self.tokens: list[int] = []
         self.started_from: dict[int, str] = {}
         self.last_end: tuple[TurnState, Cause | None] | None = None
         self._timeline: list[Prompt | tuple[int, str]] = []
         self._replies: dict[tuple[int, str], dict[str, Any]] = {}
-        self._calls: dict[Key, dict[str, Any]] = {}
-        self._covered_calls: set[Key] = set()
-        self._last_key: dict[str, Key] = {}
+        self._calls: dict[CallKey, dict[str, Any]] = {}
+        self._newest: dict[str, CallKey] = {}
+        self._opaque: dict[str, list[CallKey]] = {}
+        self._serial = 0
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was recorded at all."""
-        return not (self._timeline or self._calls or self.covered or self.has_gap)
+        return not (self._timeline or self._calls or self.covered or self._opaque or self.has_gap)
 
     @property
     def timeline(self) -> list[Prompt | Reply]:
@@ -162,7 +182,14 @@ class Transcript:
         found = self._replies[token, run]
         text, reasoning = "".join(found["text"]), "".join(found["reasoning"])
         return Reply(
-            f"{token}-{run}", found["anchor"], found["node"], found["checkpoint_ns"], found["message"], text, reasoning
+            f"{token}-{run}",
+            found["anchor"],
+            found["node"],
+            found["task"],
+            found["message"],
+            text,
+            reasoning,
+            is_internal=found["internal"],
         )
 
     def add(self, token: int, records: Iterable[Record]) -> None:
@@ -177,82 +204,111 @@ class Transcript:
         self.tokens.append(token)
         self.last_end = None
         for kind, fields in several:
+            self._serial += 1
             handle = getattr(self, f"_on_{kind}", None)
             if handle is not None:  # a later version may know more
                 handle(token, *fields)
 
-    def facts(self, ai_id: str | None, call_id: str) -> Facts:
+    # --- calls ---
+
+    def facts(self, key: CallKey) -> Facts:
         """What is known about one call; about the last of that id, where its message is not known."""
-        found = self._calls.get(self._key(ai_id, call_id), {})
-        known = not self.has_gap and (bool(found) or ai_id in self.covered)
+        found = self._find(key)
+        known = not self.has_gap and (bool(found) or key[:2] in self.covered)
+        started = found.get("started", False) or any(self._same(key, other) for other in self._in_opaque_nodes())
         return Facts(
             result=found.get("result", False),
-            started=found.get("started", False),
+            started=started,
             error=found.get("error"),
             paused=found.get("paused", False),
             known=known,
         )
 
-    def asked(self, ai_id: str | None, call_id: str) -> int | None:
+    def output(self, key: CallKey) -> Any:
+        """What the tool gave, whole."""
+        return self._find(key).get("output")
+
+    def asked(self, key: CallKey) -> int | None:
         """How many answers to other questions come before that to the guard's; `None` if it was not put."""
-        found = self._calls.get(self._key(ai_id, call_id), {}).get("asked")
+        found = self._find(key).get("asked")
         return None if found is None else int(found)
 
-    def newest(self, call_id: str) -> Key | None:
+    def consumed(self, key: CallKey) -> int:
+        """How many answers it took until a person let the call run."""
+        return int(self._find(key).get("consumed", 0))
+
+    def newest(self, call_id: str) -> CallKey | None:
         """The last call of an id."""
-        return self._last_key.get(call_id)
-
-    def output(self, ai_id: str | None, call_id: str) -> Any:
-        """What the tool gave, whole."""
-        return self.outputs.get(self._key(ai_id, call_id))
-
-    def _key(self, ai_id: str | None, call_id: str) -> Key:
-        if ai_id is None:
-            return self._last_key.get(call_id, (None, call_id))
-        return (ai_id, call_id) if (ai_id, call_id) in self._calls else (None, call_id)
+        return self._newest.get(call_id)
 
     def was_touched(self, message: AIMessage) -> bool:
         """Whether any call of a message was started."""
-        calls = [*message.tool_calls, *message.invalid_tool_calls]
-        return any(self.facts(message.id, call["id"]).started for call in calls if call["id"])
+        return any(self.facts(key).started or self.facts(key).result for key in keys_of(message))
 
-    def call_evidence(self) -> dict[Key, CallEvidence]:
+    def call_evidence(self) -> dict[tuple[str | None, str], CallEvidence]:
         """What is known about each call, for finalizing."""
-        evidence = {}
-        keys: set[Key] = set(self._calls)
+        keys = {*self._calls, *self._in_opaque_nodes()}
         for reply in self.replies:
             if reply.message is not None:
-                calls = [*reply.message.tool_calls, *reply.message.invalid_tool_calls]
-                keys.update((reply.message.id, str(call["id"])) for call in calls if call.get("id"))
-        keys.update(self._covered_calls)
-        for ai_id, call_id in keys:
-            message = tool_message(self.output(ai_id, call_id), call_id)
-            facts = self.facts(ai_id, call_id)
+                keys.update(keys_of(reply.message))
+        evidence: dict[tuple[str | None, str], CallEvidence] = {}
+        for covered in self.covered:
+            evidence[covered] = CallEvidence(Facts(known=not self.has_gap))
+        several: set[tuple[str | None, str]] = set()
+        for key in sorted(keys, key=lambda key: self._calls.get(key, {}).get("serial", 0)):
+            facts = self.facts(key)
+            message = tool_message(self.output(key), key.call_id) if facts.result else None
             if facts.result and message is None:
                 facts = facts._replace(result=False, started=True)
             if message is not None and message.id is None:
                 # The same id each time: two nodes may put the same history in order at once.
-                message = message.model_copy(update={"id": str(uuid5(_ANSWERS, f"{ai_id}\n{call_id}"))})
-            evidence[ai_id, call_id] = CallEvidence(facts, message)
+                message = message.model_copy(update={"id": answer_id(key)})
+            if key[:2] in several and facts.result:
+                # Two calls of one message share an id: nobody can tell whose result this is.
+                facts, message = Facts(started=True, known=facts.known), None
+            if facts.started or facts.result:
+                several.add(key[:2])
+            if key[:2] not in evidence or facts != Facts(known=facts.known):
+                evidence[key[:2]] = CallEvidence(facts, message)
         return evidence
+
+    def _find(self, key: CallKey) -> Mapping[str, Any]:
+        exact = self._calls.get(key)
+        if exact is not None:
+            return exact
+        newest = self._newest.get(key.call_id)
+        if newest is None or newest.tool != key.tool or not self._same(key, newest):
+            return {}
+        return self._calls.get(newest, {})
+
+    def _same(self, key: CallKey, other: CallKey) -> bool:
+        """Whether two keys can name one call: a node may give a model's reply another id, or none."""
+        if key == other:
+            return True
+        if key[1:] != other[1:]:
+            return False
+        known = {entry["message"].id for entry in self._replies.values() if entry["message"] is not None}
+        return key.ai_id is None or other.ai_id not in known
+
+    def _in_opaque_nodes(self) -> list[CallKey]:
+        return [key for keys in self._opaque.values() for key in keys]
 
     # --- records ---
 
-    def _call(self, ai_id: str | None, call_id: str) -> dict[str, Any]:
-        self._last_key[call_id] = (ai_id, call_id)
-        return self._calls.setdefault((ai_id, call_id), {})
-
-    def _on_from(self, token: int, checkpoint_id: str) -> None:
-        self.started_from.setdefault(token, checkpoint_id)
+    def _call(self, ai_id: str | None, call_id: str, tool: str) -> dict[str, Any]:
+        key = CallKey(ai_id, call_id, tool)
+        self._newest[call_id] = key
+        entry = self._calls.setdefault(key, {})
+        entry["serial"] = self._serial
+        return entry
 
     def _on_prompt(self, token: int, after: str | None, messages: list[BaseMessage]) -> None:
         self._timeline.append(Prompt(after, messages))
 
-    def _on_model(self, token: int, run: str, anchor: str | None, node: str, checkpoint_ns: str) -> None:
+    def _on_model(self, token: int, run: str, anchor: str | None, node: str, task: str) -> None:
         self._timeline.append((token, run))
-        self._replies[token, run] = {
-            "anchor": anchor, "node": node, "checkpoint_ns": checkpoint_ns, "message": None, "text": [], "reasoning": []
-        }  # fmt: skip
+        place = {"anchor": anchor, "node": node, "task": task}
+        self._replies[token, run] = {**place, "message": None, "text": [], "reasoning": [], "internal": False}
 
     def _on_text(self, token: int, run: str, delta: str) -> None:
         if (entry := self._replies.get((token, run))) is not None:
@@ -262,53 +318,103 @@ class Transcript:
         if (entry := self._replies.get((token, run))) is not None:
             entry["reasoning"].append(delta)
 
-    def _on_reply(self, token: int, run: str, message: AIMessage) -> None:
+    def _on_reply(self, token: int, run: str, message: AIMessage, covered: list[str]) -> None:
         if (entry := self._replies.get((token, run))) is not None:
             entry["message"] = message
-            self.covered.add(message.id)
-            for call in [*message.tool_calls, *message.invalid_tool_calls]:
+            self.covered.update((message.id, call_id) for call_id in covered)
+            for key in keys_of(message):
                 # What is known of a call of this id in a message without one is of an older message.
-                call_id = str(call["id"])
-                self._calls.pop((None, call_id), None)
-                self.outputs.pop((None, call_id), None)
-                self._last_key[call_id] = (message.id, call_id)
+                self._calls.pop(key._replace(ai_id=None), None)
+                self._newest[key.call_id] = key
 
-    def _on_calls(self, token: int, ai_id: str | None, call_ids: list[str]) -> None:
-        self.covered.add(ai_id)
-        self._covered_calls.update((ai_id, call_id) for call_id in call_ids)
+    def _on_returned(self, token: int, task: str, messages: list[list[Any]]) -> None:
+        self._opaque.pop(task, None)
+        waiting = [(message_id, frozenset(call_ids)) for message_id, call_ids in messages]
+        entries = [e for e in self._replies.values() if e["task"] == task and e["message"] is not None]
+        for entry in entries:
+            said: AIMessage = entry["message"]
+            call_ids = frozenset(key.call_id for key in keys_of(said))
+            # By its id; or under another one, by its calls; or as the one thing that the one reply became.
+            ways = [
+                [w for w in waiting if w[0] == said.id],
+                [w for w in waiting if call_ids and w[1] == call_ids],
+                waiting if len(entries) == len(waiting) == 1 and waiting[0][1] == call_ids else [],
+            ]
+            match = next((way[0] for way in ways if way), None)
+            entry["internal"] = match is None
+            if match is not None:
+                waiting.remove(match)
+                if match[0] != said.id:
+                    self._rename(entry, match[0])
+
+    def _rename(self, entry: dict[str, Any], message_id: str | None) -> None:
+        """A node has given a reply another id."""
+        said: AIMessage = entry["message"]
+        entry["message"] = said.model_copy(update={"id": message_id})
+        for key in keys_of(said):
+            if key[:2] in self.covered:
+                self.covered.add((message_id, key.call_id))
+            if self._newest.get(key.call_id) == key:
+                self._newest[key.call_id] = key._replace(ai_id=message_id)
+            if key in self._calls:
+                self._calls.setdefault(key._replace(ai_id=message_id), self._calls[key])
+
+    def _on_calls(self, token: int, ai_id: str | None, calls: list[list[str]]) -> None:
+        self.covered.update((ai_id, call_id) for call_id, _ in calls)
 
     def _on_start(self, token: int, ai_id: str | None, call_id: str, tool: str) -> None:
         # What an earlier try has left says nothing of this one.
-        entry = self._call(ai_id, call_id)
+        entry = self._call(ai_id, call_id, tool)
+        consumed = entry.get("consumed", 0)
         entry.clear()
-        entry["started"] = True
-        self.outputs.pop((ai_id, call_id), None)
+        entry.update(started=True, serial=self._serial, consumed=consumed)
 
-    def _on_result(self, token: int, ai_id: str | None, call_id: str, output: Any) -> None:
-        self._call(ai_id, call_id)["result"] = True
-        self.outputs[ai_id, call_id] = output
+    def _on_result(self, token: int, ai_id: str | None, call_id: str, tool: str, output: Any) -> None:
+        self._call(ai_id, call_id, tool).update(result=True, output=output)
 
-    def _on_error(self, token: int, ai_id: str | None, call_id: str, error: str) -> None:
-        self._call(ai_id, call_id)["error"] = error
+    def _on_error(self, token: int, ai_id: str | None, call_id: str, tool: str, error: str) -> None:
+        self._call(ai_id, call_id, tool)["error"] = error
 
-    def _on_paused(self, token: int, ai_id: str | None, call_id: str) -> None:
-        self._call(ai_id, call_id)["paused"] = True
+    def _on_paused(self, token: int, ai_id: str | None, call_id: str, tool: str) -> None:
+        self._call(ai_id, call_id, tool)["paused"] = True
 
-    def _on_trimmed(self, token: int, length: int) -> None:
-        # What is missing from the history now may have been removed on purpose: nothing of it is put back.
-        self._timeline.clear()
+    def _on_asked(self, token: int, ai_id: str | None, call_id: str, tool: str, values: int) -> None:
+        self._call(ai_id, call_id, tool)["asked"] = values
 
-    def _on_asked(self, token: int, ai_id: str | None, call_id: str, values: int) -> None:
-        self._call(ai_id, call_id)["asked"] = values
+    def _on_allowed(self, token: int, ai_id: str | None, call_id: str, tool: str, values: int) -> None:
+        self._call(ai_id, call_id, tool)["consumed"] = values
 
-    def _on_delivered(self, token: int, message_ids: list[str]) -> None:
-        self.delivered.update(message_ids)
+    def _on_node(self, token: int, task: str, calls: list[list[Any]]) -> None:
+        self._opaque[task] = [CallKey(*call) for call in calls]
+
+    def _on_rested(self, token: int, task: str) -> None:
+        self._opaque.pop(task, None)
+
+    def _on_from(self, token: int, checkpoint_id: str) -> None:
+        self.started_from.setdefault(token, checkpoint_id)
+
+    def _on_stored(self, token: int, message_ids: list[str]) -> None:
+        self.stored.update(message_ids)
+
+    def _on_removed(self, token: int, message_ids: list[str]) -> None:
+        self.removed.update(message_ids)
 
     def _on_ended(self, token: int, state: TurnState, cause: Cause | None) -> None:
         self.last_end = state, cause
 
     def _on_gap(self, token: int) -> None:
         self.has_gap = True
+
+
+def keys_of(message: AIMessage) -> list[CallKey]:
+    """The calls of a message that have an id, also those that could not be parsed."""
+    calls = [*message.tool_calls, *message.invalid_tool_calls]
+    return [CallKey(message.id, str(call["id"]), str(call["name"])) for call in calls if call["id"]]
+
+
+def answer_id(key: CallKey) -> str:
+    """The same id for the answer to a call each time."""
+    return str(uuid5(_ANSWERS, "\n".join(str(part) for part in key)))
 
 
 def tool_message(output: Any, call_id: str) -> ToolMessage | None:

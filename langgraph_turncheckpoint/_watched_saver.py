@@ -97,7 +97,7 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
             return False
         is_ours = str(conf["thread_id"]) == self._running.thread_id
         self._running.is_recovered = is_ours
-        return is_ours and not conf.get("checkpoint_id")
+        return is_ours
 
     def list(
         self,
@@ -194,10 +194,10 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
         if config["configurable"].get("checkpoint_ns"):
             return set()
         history = checkpoint["channel_values"].get(self._key)
-        self._running.stored_history = history if isinstance(history, (list, tuple)) else ()
         if not isinstance(history, (list, tuple)):
+            self._running.stored_history = ()
             return set()
-        self._running.history_seen(len(history))
+        self._running.history_stored(history)
         waiting = self._running.delivered
         if not waiting:
             return set()

@@ -132,6 +132,7 @@ class TurnGuard:
         except ImportError as error:
             text = "TurnGuard.middleware needs LangChain: pip install 'langgraph-turncheckpoint[agents]'"
             raise MissingExtraError(text) from error
+        self._core.gates_tools = True
         return GuardMiddleware(self._core)
 
     def node(self, node: Any, *, messages_key: str | None = None) -> Any:
@@ -150,17 +151,26 @@ class TurnGuard:
         self._check_in_nodes("node")
         return guarded_node(self._core, node, messages_key or self._core.rules.messages_key)
 
-    def wrap_tool_call(self, request: Any, execute: Callable[[Any], Any]) -> Any:
-        """The guard for `ToolNode(tools, wrap_tool_call=...)`.
+    @property
+    def wrap_tool_call(self) -> Callable[[Any, Callable[[Any], Any]], Any]:
+        """The guard for `ToolNode(tools, wrap_tool_call=...)`; give it `awrap_tool_call`, too.
 
-        Raises:
-            StaleTurnError: The turn is over; the tool did not run.
-            StorageError: The start cannot be recorded, and the tool must not run twice; it did not run.
+        It raises `StaleTurnError` if the turn is over, and `StorageError` if the start cannot be recorded and the
+        tool must not run twice; in both cases the tool did not run.
         """
+        self._core.gates_tools = True
+        return self._wrap_tool_call
+
+    @property
+    def awrap_tool_call(self) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
+        """Async twin of `wrap_tool_call`."""
+        self._core.gates_tools = True
+        return self._awrap_tool_call
+
+    def _wrap_tool_call(self, request: Any, execute: Callable[[Any], Any]) -> Any:
         return guarded_call(self._core, request, execute)
 
-    async def awrap_tool_call(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Async twin of `wrap_tool_call`."""
+    async def _awrap_tool_call(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
         return await aguarded_call(self._core, request, execute)
 
     def attach(self, graph: GraphT) -> GraphT:

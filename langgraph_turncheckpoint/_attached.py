@@ -34,7 +34,7 @@ from ._recovery import NULL_TASK_ID, Recovery, RecoveryReport, Steps, arun_steps
 from ._running import RunningTurn
 from ._runs import TURN_KEY, explicit_token
 from ._tool_calls import anchor_of
-from ._tool_gate import aguarded_call, guarded_call
+from ._tool_gate import aguarded_call, guarded_call, with_unreadable
 from ._watched_saver import WatchedSaver
 from .errors import InvalidIdError, ThreadBusyError, TurnCheckpointError, UnsupportedGraphError, UnsupportedSaverError
 from .inbox import undelivered
@@ -101,7 +101,7 @@ def _gated_tools(core: GuardCore, node: ToolNode) -> ToolNode:
 
     def wrap(request: Any, execute: Any) -> Any:
         around = execute if inner is None else lambda r: inner(r, execute)
-        return guarded_call(core, request, around)
+        return with_unreadable(core, request, guarded_call(core, request, around))
 
     async def awrap(request: Any, execute: Any) -> Any:
         async def around(r: Any) -> Any:
@@ -109,7 +109,7 @@ def _gated_tools(core: GuardCore, node: ToolNode) -> ToolNode:
                 return await ainner(r, execute)
             return await execute(r)
 
-        return await aguarded_call(core, request, around)
+        return with_unreadable(core, request, await aguarded_call(core, request, around))
 
     gated = copy.copy(node)
     for name in ("func", "afunc"):
@@ -359,7 +359,11 @@ class GuardedRun:
 
     def _give_up(self, saved: CheckpointTuple | None, history: list[Any] | None, error: Exception) -> None:
         """What is pending cannot be applied to the state. LangGraph will drop it for a new input, and so does this."""
-        if isinstance(error, TurnCheckpointError) or saved is None or history is None or self._messages is None:
+        if isinstance(error, TurnCheckpointError):
+            raise error
+        if self._continues:
+            return  # the graph itself may know how to go on, and its tools still ask the guard
+        if saved is None or history is None or self._messages is None:
             raise error
         self._within_input(saved, history)
 

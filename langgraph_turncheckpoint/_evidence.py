@@ -33,6 +33,7 @@ def evidence_of(
     history: Sequence[Any],
     *,
     cause: Cause,
+    causes: Mapping[int, Cause],
     turn_token: int,
     wishes: Wishes,
     namespaces: Collection[str] | None = None,
@@ -44,6 +45,7 @@ def evidence_of(
         transcript: What their journals tell.
         history: The messages as they are stored.
         cause: Why the last of them ended.
+        causes: Why each of them ended, by token.
         turn_token: The turn the answers are given in.
         wishes: What to keep of a reply that was cut off.
         namespaces: The checkpoint namespaces whose models speak in this history; all if `None`.
@@ -57,8 +59,9 @@ def evidence_of(
         if isinstance(entry, Prompt):
             additions += _prompt(entry)
         elif is_last and entry.anchor is not None and not _is_answered(entry, timeline, followers):
-            additions += _reply(entry, transcript, cause=cause, turn_token=turn_token, wishes=wishes)
-    calls = transcript.call_evidence()
+            ended = causes.get(int(entry.run.partition("-")[0]), cause)
+            additions += _reply(entry, transcript, cause=ended, turn_token=turn_token, wishes=wishes)
+    calls = transcript.call_evidence(causes)
     if history and _last_caller_has_no_id(history):
         # The model's reply had an id, which the graph has not kept.
         ids = {message.id for message in history if isinstance(message, BaseMessage)}

@@ -20,7 +20,8 @@ from ._guard_core import GuardCore
 from ._history_edits import edits_of
 from ._model_pass import Prepared, prepare
 from ._offload import offload
-from ._recovery import Rules
+from ._recorder import graph_namespace
+from ._recovery import Rules, has_reducer
 from ._transcript import messages_in
 
 #: Where LangGraph puts the reader of a task's channels.
@@ -107,6 +108,7 @@ class _Guarded:
         running = self._core.contact(config)
         if running is None:
             return None
+        running.enter_step(*_step(config))
         self._core.record_into(config, running)
         return prepare(
             running,
@@ -152,6 +154,9 @@ class _Guarded:
             # In front of what the node adds, and without a claim on what other nodes add in the same step.
             removed, appended = edits
             return [Command(update=[(key, removed), (key, appended)]), *_as_list(result)]
+        if has_reducer(channel) and prepared.running.in_step.get(_step(config), 0) > 1:
+            # Two nodes of one step cannot both replace what a channel holds; the model has seen it in order.
+            return result
         if isinstance(channel, BinaryOperatorAggregate):
             history = channel.operator(prepared.messages, new) if new is not None else prepared.messages
         elif isinstance(channel, DeltaChannel):
@@ -162,6 +167,12 @@ class _Guarded:
             return result if new is not None else [*_as_list(result), Command(update={key: prepared.messages})]
         # The last write of a step wins over what its reducer made of the others.
         return [*_as_list(result), Command(update={key: Overwrite(list(history))})]
+
+
+def _step(config: RunnableConfig) -> tuple[str, int]:
+    """Where and when a node runs: its graph's namespace, and the super-step."""
+    step = (config.get("metadata") or {}).get("langgraph_step") or 0
+    return graph_namespace(config["configurable"].get("checkpoint_ns") or ""), int(step)
 
 
 _add_messages: Final[Callable[[Any, Any], Any]] = add_messages

@@ -35,10 +35,12 @@ class CallEvidence:
     Attributes:
         facts: As a journal or pending writes tell them.
         result: The recorded result, if `facts.result`.
+        cause: Why the turn ended in which it was last heard of; that of the evidence if `None`.
     """
 
     facts: Facts
     result: ToolMessage | None = None
+    cause: Cause | None = None
 
 
 class Addition(NamedTuple):
@@ -202,6 +204,8 @@ def _answer(
     """What is true of a call without an answer, as an answer. `is_of_last`: its message is the last AIMessage."""
     if evidence is not None and (entry is not None or is_of_last):
         cause = evidence.cause
+    if entry is not None and entry.cause is not None:
+        cause = entry.cause
     if entry is not None and entry.result is not None:
         result = entry.result
         if result.tool_call_id != call.id:

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from ._evidence import evidence_of, lost_prompts, other_updates, recorded_reply
+from ._evidence import evidence_of, graph_names, lost_prompts, other_updates, recorded_reply
 from ._histories import FinalizedHistory, finalize_history, is_healthy
 from ._pending import pending_evidence
 from ._recovery import Rules
@@ -42,8 +42,8 @@ class Prepared(NamedTuple):
 
     def was_called(self, task: str, messages: Sequence[BaseMessage]) -> None:
         """The node is done, with these messages; what was put in order is written with them."""
-        self.running.is_recovered = True
-        self.running.returned(task, messages)
+        self.running.recovered_graphs.add(graph_names(task.rpartition("|")[0]))
+        self.running.returned(task, messages, is_fresh=self.reply is None)
 
 
 def prepare(
@@ -74,8 +74,9 @@ def prepare(
     changed = False
     updates: list[tuple[str, Any]] = []
     checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
-    has_evidence = not running.is_recovered and not running.earlier.is_empty
-    if not running.is_recovered:
+    graph = graph_names(checkpoint_ns)
+    has_evidence = graph not in running.recovered_graphs and not running.earlier.is_empty
+    if graph not in running.recovered_graphs:
         _record_prompt(running, history)
     if has_evidence:
         # What the recorded reply was an answer to may not have reached the state itself.
@@ -112,6 +113,7 @@ def _finalized(
         running.earlier,
         history,
         cause=cause,
+        causes=running.causes(),
         turn_token=running.token,
         wishes=rules.wishes,
         namespaces={checkpoint_ns},
@@ -124,7 +126,11 @@ def _finalized(
         pending = pending_evidence(saver, config, missing, messages_key=rules.messages_key)
         updates += pending.updates
         if pending.calls or pending.paused:
-            known = {**evidence.calls, **pending.calls}
+            # Without the id of its message a call may be an older one of the same id; then the journal knows better.
+            found = {
+                key: call for key, call in pending.calls.items() if key[0] is not None or key not in evidence.calls
+            }
+            known = {**evidence.calls, **found}
             evidence = dataclasses.replace(evidence, calls=known, paused=pending.paused)
             done = finalize_history(history, evidence, unanswered=rules.unanswered, texts=rules.texts)
     updates += other_updates(running.earlier, done.answers, done.messages, rules.messages_key)

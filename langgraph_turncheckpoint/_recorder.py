@@ -64,6 +64,8 @@ class RunRecorder(GraphCallbackHandler):
         self._models: dict[UUID, str] = {}
         self._tools: dict[UUID, CallKey] = {}
         self._nodes: dict[UUID, str] = {}
+        self._root: UUID | None = None
+        self._outside: set[UUID] = set()
         self._told: set[str] = set()
 
     # --- nodes ---
@@ -80,11 +82,18 @@ class RunRecorder(GraphCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """A node of a superseded run does not start; one that may run tools unseen is noted before it does."""
-        if self.view.gated is None or not any(tag.startswith(STEP_TAG) for tag in tags or ()):
-            return
-        self.running.check()
         found = metadata or {}
         task = str(found.get("langgraph_checkpoint_ns") or "")
+        is_node = any(tag.startswith(STEP_TAG) for tag in tags or ())
+        if self._root is None and self.view.gated is not None:
+            self._root = run_id
+        if parent_run_id in self._outside or (is_node and "|" not in task and parent_run_id != self._root):
+            # In a tool, or in a graph with a thread of its own: nothing that is said there is said in this history.
+            self._outside.add(run_id)
+            return
+        if self.view.gated is None or not is_node:
+            return
+        self.running.check()
         self._nodes[run_id] = task
         is_opaque = "|" not in task and found.get("langgraph_node") not in self.view.gated
         if is_opaque and (calls := self.running.unseen_calls()):
@@ -93,6 +102,7 @@ class RunRecorder(GraphCallbackHandler):
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """What a node gave is what it says; what else its models have said was for itself."""
+        self._outside.discard(run_id)
         task = self._nodes.pop(run_id, None)
         if task is not None and task in self._told:
             self._told.discard(task)
@@ -100,6 +110,7 @@ class RunRecorder(GraphCallbackHandler):
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A node that waits for a person has run no tool that it will not run again."""
+        self._outside.discard(run_id)
         task = self._nodes.pop(run_id, None)
         if task is not None and task in self._told and isinstance(error, GraphInterrupt):
             self.running.node_rested(task)
@@ -122,7 +133,7 @@ class RunRecorder(GraphCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """A model is called."""
-        if HIDDEN_TAGS.intersection(tags or ()):
+        if HIDDEN_TAGS.intersection(tags or ()) or parent_run_id in self._outside:
             return
         found = metadata or {}
         task = str(found.get("langgraph_checkpoint_ns") or "")
@@ -200,6 +211,10 @@ class RunRecorder(GraphCallbackHandler):
         """
         name = str((serialized or {}).get("name") or kwargs.get("name") or "tool")
         call_id = kwargs.get("tool_call_id")
+        is_outside = parent_run_id in self._outside
+        self._outside.add(run_id)
+        if is_outside:
+            return  # of an agent that a tool has called
         if call_id:
             if (armed := self.running.disarm(call_id, name)) is not None:
                 self._tools[run_id] = armed
@@ -217,6 +232,7 @@ class RunRecorder(GraphCallbackHandler):
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """A tool gave its result."""
+        self._outside.discard(run_id)
         key = self._tools.pop(run_id, None)
         if key is not None:
             if not messages_in(output) and not isinstance(output, Command):
@@ -225,6 +241,7 @@ class RunRecorder(GraphCallbackHandler):
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A tool raised, paused, or was cut off; only the first is an error of its own."""
+        self._outside.discard(run_id)
         key = self._tools.pop(run_id, None)
         if key is None:
             return

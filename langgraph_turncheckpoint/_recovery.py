@@ -261,6 +261,7 @@ class Recovery:
             self._running.earlier,
             history,
             cause=self._cause,
+            causes=self._running.causes(),
             turn_token=self._running.token,
             wishes=self._rules.wishes,
             namespaces=self._namespaces(),

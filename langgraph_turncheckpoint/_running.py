@@ -61,8 +61,10 @@ class RunningTurn:
         #: The callback handler of the run.
         self.recorder: Any = None
         self.earlier = Transcript()
-        #: Whether the history was looked at since the run began.
+        #: Whether the history was looked at since the run began; and in which graphs, where nodes look at it.
         self.is_recovered = False
+        self.recovered_graphs: set[str] = set()
+        self.in_step: dict[tuple[str, int], int] = {}
         #: Whether the run waits for a person.
         self.is_paused = False
         #: Ids of messages from the inbox that this run has handed on.
@@ -123,6 +125,8 @@ class RunningTurn:
                 known.clear()
             self._history.clear()
             self._unstored.clear()
+            self.recovered_graphs.clear()
+            self.in_step.clear()
             self._last = None
         if self.turn.base is not None:
             found = load_transcript(self.store, self.thread_id, self.token - 1).started_from
@@ -141,6 +145,22 @@ class RunningTurn:
         state, cause = self.earlier.last_end or ("unknown", "unknown")
         return state, cause or "unknown"
 
+    def causes(self) -> dict[int, Cause]:
+        """Why each of the earlier turns that left something behind has ended."""
+        found = {}
+        for token in self.earlier.tokens:
+            if token != self.token:
+                _, cause = self.store.settle_cause(self.thread_id, token)
+                found[token] = cause or "unknown"
+        if self.token in self.earlier.tokens:
+            found[self.token] = self.end_cause()[1]
+        return found
+
+    def cause_of(self, key: CallKey) -> Cause:
+        """Why the turn has ended in which a call was last heard of."""
+        token = self.earlier.token_of(key)
+        return self.end_cause()[1] if token is None else self.causes().get(token, "unknown")
+
     # --- may it still act ---
 
     def check(self) -> None:
@@ -153,6 +173,13 @@ class RunningTurn:
         self.store.check_turn(self.thread_id, self.turn)
 
     # --- calls ---
+
+    def enter_step(self, checkpoint_ns: str, step: int) -> tuple[str, int]:
+        """A node that looks at the history begins, maybe beside others."""
+        key = checkpoint_ns, step
+        with self._lock:
+            self.in_step[key] = self.in_step.get(key, 0) + 1
+        return key
 
     def know(self, message: AIMessage) -> None:
         """Calls of this message may be about to run."""
@@ -326,12 +353,16 @@ class RunningTurn:
         self.know(message)
         self._write(kinds.REPLY, [run, message, covered])
 
-    def returned(self, task: str, messages: Sequence[BaseMessage]) -> None:
-        """A node that has called a model, or may have run tools, is done, and gave these messages."""
+    def returned(self, task: str, messages: Sequence[BaseMessage], *, is_fresh: bool = True) -> None:
+        """A node that has called a model, or may have run tools, is done, and gave these messages.
+
+        Replies are fresh unless they were made in an earlier run.
+        """
         replies = [message for message in messages if isinstance(message, AIMessage)]
         with self._lock:
             for message in replies:
-                self._fresh.add(message.id)
+                if is_fresh:
+                    self._fresh.add(message.id)
                 if message.id:
                     self._history.add(message.id)
                     self._unstored.add(message.id)

@@ -19,7 +19,7 @@ from ._guard_core import GuardCore
 from ._histories import METADATA_KEY, Text
 from ._offload import offload
 from ._running import RunningTurn, new_id
-from ._tool_calls import last_caller
+from ._tool_calls import NAMELESS, last_caller
 from ._transcript import CallKey, messages_in
 from ._turn import Cause
 
@@ -69,6 +69,25 @@ async def aguarded_call(core: GuardCore, request: Any, execute: Callable[[Any], 
         return verdict.answer
     with _pauses(running, key):
         return _given(running, key, await _beside_siblings(running, key, execute(request)))
+
+
+def with_unreadable(core: GuardCore, request: Any, output: Any) -> Any:
+    """The output of a message's first call, with answers to those of its calls that could not be parsed.
+
+    No tool node runs those, and while the run goes on nobody else would answer them.
+    """
+    history = core.history(request.state)
+    caller = last_caller(history, request.tool_call.get("id") or "")
+    if caller is None or not caller.invalid_tool_calls or request.tool_call["id"] != caller.tool_calls[0]["id"]:
+        return output
+    answered = {message.tool_call_id for message in history if isinstance(message, ToolMessage)}
+    unreadable = [call for call in caller.invalid_tool_calls if call["id"] and call["id"] not in answered]
+    texts = core.rules.texts
+    answers = [
+        made_answer({**call, "name": call["name"] or NAMELESS}, "invalid", "error", texts=texts, turn_token=0)
+        for call in unreadable
+    ]
+    return [*(output if isinstance(output, list) else [output]), *answers]
 
 
 async def _beside_siblings(running: RunningTurn, key: CallKey, output: Awaitable[Any]) -> Any:
@@ -166,7 +185,7 @@ def judge(
         running.tool_ended(key, output)
         return Verdict("answer", output)
     if action == "report":
-        answer = _answer(running, call, "unknown", texts)
+        answer = _answer(running, key, call, "unknown", texts)
         running.tool_ended(key, answer)
         return Verdict("answer", answer)
     if action == "ask":
@@ -181,7 +200,7 @@ def ask(running: RunningTurn, key: CallKey, call: Mapping[str, Any], texts: Mapp
     "result" hands on what the person knows the tool has done. Anything else is asked again.
     """
     complaint = ""
-    _, cause = running.end_cause()
+    cause = running.cause_of(key)
     question: dict[str, Any] = {
         "type": QUESTION,
         "tool_call_id": key.call_id,
@@ -206,7 +225,7 @@ def ask(running: RunningTurn, key: CallKey, call: Mapping[str, Any], texts: Mapp
             running.allowed(key, values + 1)
             return Verdict("run")
         if action in ("report", False):
-            return Verdict("answer", _answer(running, call, "answered_by_person", texts))
+            return Verdict("answer", _answer(running, key, call, "answered_by_person", texts))
         if action == "result" and isinstance(reply, Mapping) and reply.get("content") is not None:
             message = ToolMessage(content=reply["content"], name=call["name"], tool_call_id=key.call_id, id=new_id())
             return Verdict("answer", message)
@@ -214,10 +233,11 @@ def ask(running: RunningTurn, key: CallKey, call: Mapping[str, Any], texts: Mapp
     raise AssertionError  # pragma: no cover - the loop has no end of its own
 
 
-def _answer(running: RunningTurn, call: Mapping[str, Any], outcome: Outcome, texts: Mapping[str, Text]) -> ToolMessage:
+def _answer(
+    running: RunningTurn, key: CallKey, call: Mapping[str, Any], outcome: Outcome, texts: Mapping[str, Text]
+) -> ToolMessage:
     """An answer that the tool did not give."""
-    _, cause = running.end_cause()
-    return made_answer(call, outcome, cause, texts=texts, turn_token=running.token)
+    return made_answer(call, outcome, running.cause_of(key), texts=texts, turn_token=running.token)
 
 
 def made_answer(

@@ -245,8 +245,19 @@ class Transcript:
         """Whether any call of a message was started."""
         return any(self.facts(key).started or self.facts(key).result for key in keys_of(message))
 
-    def call_evidence(self) -> dict[tuple[str | None, str], CallEvidence]:
-        """What is known about each call, for finalizing."""
+    def token_of(self, key: CallKey) -> int | None:
+        """The turn in which a call was last heard of."""
+        found = self._find(key).get("token")
+        if found is not None:
+            return int(found)
+        said = [
+            (token, entry["message"]) for (token, _), entry in self._replies.items() if entry["message"] is not None
+        ]
+        made = [token for token, message in said if message.id == key.ai_id]
+        return made[-1] if made and key.ai_id is not None else None
+
+    def call_evidence(self, causes: Mapping[int, Cause]) -> dict[tuple[str | None, str], CallEvidence]:
+        """What is known about each call, for finalizing; `causes` says why each turn has ended."""
         keys = {*self._calls, *self._in_opaque_nodes()}
         for reply in self.replies:
             if reply.message is not None:
@@ -268,8 +279,9 @@ class Transcript:
                 facts, message = Facts(started=True, known=facts.known), None
             if facts.started or facts.result:
                 several.add(key[:2])
-            if key[:2] not in evidence or facts != Facts(known=facts.known):
-                evidence[key[:2]] = CallEvidence(facts, message)
+            if key[:2] not in evidence or facts != Facts(known=facts.known) or evidence[key[:2]].cause is None:
+                token = self.token_of(key)
+                evidence[key[:2]] = CallEvidence(facts, message, None if token is None else causes.get(token))
         return evidence
 
     def _find(self, key: CallKey) -> Mapping[str, Any]:
@@ -295,11 +307,11 @@ class Transcript:
 
     # --- records ---
 
-    def _call(self, ai_id: str | None, call_id: str, tool: str) -> dict[str, Any]:
+    def _call(self, token: int, ai_id: str | None, call_id: str, tool: str) -> dict[str, Any]:
         key = CallKey(ai_id, call_id, tool)
         self._newest[call_id] = key
         entry = self._calls.setdefault(key, {})
-        entry["serial"] = self._serial
+        entry.update(serial=self._serial, token=token)
         return entry
 
     def _on_prompt(self, token: int, after: str | None, messages: list[BaseMessage]) -> None:
@@ -364,25 +376,25 @@ class Transcript:
 
     def _on_start(self, token: int, ai_id: str | None, call_id: str, tool: str) -> None:
         # What an earlier try has left says nothing of this one.
-        entry = self._call(ai_id, call_id, tool)
+        entry = self._call(token, ai_id, call_id, tool)
         consumed = entry.get("consumed", 0)
         entry.clear()
-        entry.update(started=True, serial=self._serial, consumed=consumed)
+        entry.update(started=True, serial=self._serial, token=token, consumed=consumed)
 
     def _on_result(self, token: int, ai_id: str | None, call_id: str, tool: str, output: Any) -> None:
-        self._call(ai_id, call_id, tool).update(result=True, output=output)
+        self._call(token, ai_id, call_id, tool).update(result=True, output=output)
 
     def _on_error(self, token: int, ai_id: str | None, call_id: str, tool: str, error: str) -> None:
-        self._call(ai_id, call_id, tool)["error"] = error
+        self._call(token, ai_id, call_id, tool)["error"] = error
 
     def _on_paused(self, token: int, ai_id: str | None, call_id: str, tool: str) -> None:
-        self._call(ai_id, call_id, tool)["paused"] = True
+        self._call(token, ai_id, call_id, tool)["paused"] = True
 
     def _on_asked(self, token: int, ai_id: str | None, call_id: str, tool: str, values: int) -> None:
-        self._call(ai_id, call_id, tool)["asked"] = values
+        self._call(token, ai_id, call_id, tool)["asked"] = values
 
     def _on_allowed(self, token: int, ai_id: str | None, call_id: str, tool: str, values: int) -> None:
-        self._call(ai_id, call_id, tool)["consumed"] = values
+        self._call(token, ai_id, call_id, tool)["consumed"] = values
 
     def _on_node(self, token: int, task: str, calls: list[list[Any]]) -> None:
         self._opaque[task] = [CallKey(*call) for call in calls]

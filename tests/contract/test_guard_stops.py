@@ -654,9 +654,9 @@ class Recorded:
         self._event = threading.Event()
         record = _running.RunningTurn.tool_ended
 
-        def recorded(running: Any, ended: str, output: Any) -> None:
-            record(running, ended, output)
-            if ended == call_id:
+        def recorded(running: Any, key: Any, output: Any) -> None:
+            record(running, key, output)
+            if key.call_id == call_id:
                 self._event.set()
 
         monkeypatch.setattr(_running.RunningTurn, "tool_ended", recorded)

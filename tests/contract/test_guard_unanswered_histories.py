@@ -159,7 +159,8 @@ def test_calls_with_unreadable_arguments_are_answered_when_a_message_comes(place
     found = answers(agent.seen)["c1"]
     assert [m.type for m in agent.seen] == ["human", "ai", "tool", "human"]
     assert found.status == "error"
-    assert outcome(found) in ("invalid", "unknown")
+    # LangChain's agents answer such a call themselves, which is as good.
+    assert outcome(found) in ("invalid", "unknown", *([""] if way.guard == "middleware" else []))
     assert history[:-1] == agent.seen
     assert agent.stored() == history
     assert_settled(agent)

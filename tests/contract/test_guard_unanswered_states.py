@@ -254,6 +254,9 @@ def test_a_stopped_agent_in_a_subgraph_is_finalized_in_the_shared_history(place,
     history = agent.say("next")
     wanted = ["human", "ai", "c0=fast gave", "c1=unknown", "human"]
     assert shape(agent.seen) == wanted
+    if way.guard in ("middleware", "node"):
+        # What the subgraph gives back comes behind what the graph around it has by then.
+        wanted = ["human", "human", "ai", "c0=fast gave", "c1=unknown"]
     assert shape(history) == shape(agent.stored()) == [*wanted, "ai"]
     assert place.effects.counts() == {"fast": 1, "slow": 1}
     assert_settled(agent, gave=["fast"])

@@ -5,7 +5,7 @@ its calls. How a history is put in order is `_histories`' business.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.types import Command
@@ -14,6 +14,9 @@ from ._histories import Addition, Evidence, GivenAnswer, marked_partial, marker
 from ._tool_calls import anchor_of, last_caller
 from ._transcript import CallKey, Prompt, Reply, Transcript
 from ._turn import Cause
+
+#: The anchor of a reply that belongs to the very start.
+AT_START: Final = ""
 
 
 class Wishes(NamedTuple):
@@ -38,6 +41,7 @@ def evidence_of(
     wishes: Wishes,
     namespaces: Collection[str] | None = None,
     paused: bool = False,
+    stored: Collection[str] = (),
 ) -> Evidence:
     """What earlier turns left behind, for a history that goes on with a new message.
 
@@ -50,11 +54,12 @@ def evidence_of(
         wishes: What to keep of a reply that was cut off.
         namespaces: The checkpoint namespaces whose models speak in this history; all if `None`.
         paused: Whether the thread waited for a person.
+        stored: Ids of messages that checkpoints hold, beside those the journals know of.
     """
     additions: list[Addition] = []
     followers = _followers(history)
     names = None if namespaces is None else {graph_names(namespace) for namespace in namespaces}
-    timeline = _within(transcript, aligned(transcript.timeline, history), history)
+    timeline = _within(transcript, aligned(transcript.timeline, history), history, stored=stored)
     for entry, is_last in _with_last_replies(timeline, names):
         if isinstance(entry, Prompt):
             additions += _prompt(entry)
@@ -72,9 +77,9 @@ def evidence_of(
     return Evidence(calls=calls, cause=cause, turn_token=turn_token, additions=additions, paused=paused)
 
 
-def lost_prompts(transcript: Transcript, history: Sequence[Any]) -> Evidence:
+def lost_prompts(transcript: Transcript, history: Sequence[Any], *, stored: Collection[str] = ()) -> Evidence:
     """Only the messages that runs were started with, or that came from the inbox, and that the history lacks."""
-    timeline = _within(transcript, aligned(transcript.timeline, history), history)
+    timeline = _within(transcript, aligned(transcript.timeline, history), history, stored=stored)
     return Evidence(additions=[a for entry in timeline if isinstance(entry, Prompt) for a in _prompt(entry)])
 
 
@@ -87,8 +92,9 @@ def other_updates(
         caller = last_caller(history, answer.call_id)
         key = CallKey(None if caller is None else caller.id, answer.call_id, answer.tool_name)
         output = transcript.output(key)
-        if answer.outcome == "recorded" and isinstance(output, Command) and output.graph is None:
-            found += [write for write in update_of(output) if write[0] != messages_key]
+        for part in output if isinstance(output, list) else [output]:
+            if answer.outcome == "recorded" and isinstance(part, Command) and part.graph is None:
+                found += [write for write in update_of(part) if write[0] != messages_key]
     return found
 
 
@@ -102,18 +108,20 @@ def update_of(command: Command[Any]) -> list[tuple[str, Any]]:
     return []
 
 
-def _within(transcript: Transcript, timeline: Sequence[Prompt | Reply], history: Sequence[Any]) -> list[Prompt | Reply]:
+def _within(
+    transcript: Transcript, timeline: Sequence[Prompt | Reply], history: Sequence[Any], *, stored: Collection[str]
+) -> list[Prompt | Reply]:
     """The entries that may be missing from the history by accident, and where they belong in it.
 
     What a checkpoint had, or what a node took out, is missing on purpose. What stood behind such a message goes to
     the end of what was stored.
     """
-    gone = transcript.stored | transcript.removed
+    gone = transcript.stored | transcript.removed | set(stored)
     ids = {message.id for message in history if isinstance(message, BaseMessage)}
     cut = len(history)
     while cut and isinstance(history[cut - 1], BaseMessage) and history[cut - 1].type in ("human", "system"):
         cut -= 1
-    end = anchor_of(history[:cut])
+    end = anchor_of(history[:cut]) or AT_START
 
     def placed(anchor: str | None) -> str | None:
         return end if anchor is not None and anchor in gone and anchor not in ids else anchor
@@ -123,7 +131,8 @@ def _within(transcript: Transcript, timeline: Sequence[Prompt | Reply], history:
         if isinstance(entry, Prompt):
             kept = [message for message in entry.messages if message.id in ids or message.id not in gone]
             if kept:
-                found.append(Prompt(placed(entry.after), kept))
+                after = placed(entry.after)
+                found.append(Prompt(None if after == AT_START else after, kept))
         elif not entry.is_internal and not (
             entry.message is not None and entry.message.id in gone and entry.message.id not in ids
         ):
@@ -189,7 +198,7 @@ def recorded_reply(transcript: Transcript, history: Sequence[Any], *, checkpoint
     last, names = anchor_of(history), graph_names(checkpoint_ns)
     if last is None:
         return None
-    for entry in reversed(_within(transcript, aligned(transcript.timeline, history), history)):
+    for entry in reversed(aligned(transcript.timeline, history)):
         if isinstance(entry, Prompt) or entry.message is None or entry.is_internal:
             continue
         if entry.anchor == last and graph_names(entry.checkpoint_ns) == names:
@@ -244,13 +253,14 @@ def _with_last_replies(
 
 
 def _reply(entry: Reply, transcript: Transcript, *, cause: Cause, turn_token: int, wishes: Wishes) -> list[Addition]:
+    anchor = entry.anchor or None
     if entry.message is not None:
         # A reply whose calls were started has effects: it belongs there whatever follows.
-        return [Addition(entry.anchor, entry.message, required_follower=not transcript.was_touched(entry.message))]
+        return [Addition(anchor, entry.message, required_follower=not transcript.was_touched(entry.message))]
     if not (entry.text.strip() and wishes.keep_text):
         return []
     partial = marked_partial(entry.text, cause=cause, token=turn_token, id=f"interrupted-{entry.run}")
-    found = [Addition(entry.anchor, partial, required_follower=True)]
+    found = [Addition(anchor, partial, required_follower=True)]
     if wishes.mark:
         note = marker(cause, turn_token, id=f"interrupted-{entry.run}-note")
         found.append(Addition(partial.id, note, required_follower=True))

@@ -113,8 +113,8 @@ _WORDING: Final[dict[Outcome, str]] = {
         "Make the call again if it is still needed."
     ),
     "superseded": (
-        "The call to `{name}` was waiting for a person's decision that was never given, so it was not run any "
-        "further: {because}. Make the call again if it is still wanted."
+        "The call to `{name}` was not run any further: the run waited for a person's decision that was never given, "
+        "and {because}. Make the call again if it is still wanted."
     ),
     "failed": (
         "The call to `{name}` failed{error}. It may have taken effect in part. "

@@ -5,7 +5,7 @@ must be, and messages from the inbox join it. It returns what to do; it writes n
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from ._evidence import evidence_of, graph_names, lost_prompts, other_updates, recorded_reply
 from ._histories import FinalizedHistory, finalize_history, is_healthy
-from ._pending import pending_evidence
+from ._pending import pending_evidence, stored_ids
 from ._recovery import Rules
 from ._running import RunningTurn
 from ._tool_calls import anchor_of
@@ -71,7 +71,7 @@ def prepare(
     running.check()
     running.history_is(history)
     messages: list[Any] = history if isinstance(history, list) else list(history)
-    changed = False
+    changed, stored = False, frozenset[str]()
     updates: list[tuple[str, Any]] = []
     checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
     graph = graph_names(checkpoint_ns)
@@ -80,13 +80,14 @@ def prepare(
         _record_prompt(running, history)
     if has_evidence:
         # What the recorded reply was an answer to may not have reached the state itself.
-        asked = finalize_history(messages, lost_prompts(running.earlier, messages), until=0)
+        stored = stored_ids(saver, config, messages_key=rules.messages_key)
+        asked = finalize_history(messages, lost_prompts(running.earlier, messages, stored=stored), until=0)
         reply = recorded_reply(running.earlier, asked.messages, checkpoint_ns=checkpoint_ns)
         if reply is not None:
             running.know(reply)
             return Prepared(running, history, asked.messages, asked.changed, [], reply)
     if has_evidence or not is_healthy(history, unanswered=rules.unanswered):
-        done, updates = _finalized(running, history, rules=rules, saver=saver, config=config)
+        done, updates = _finalized(running, history, rules=rules, saver=saver, config=config, stored=stored)
         messages, changed = done.messages, done.changed
     pending = [] if checkpoint_ns else inbox.pending()
     waiting = undelivered(pending, messages)
@@ -106,6 +107,7 @@ def _finalized(
     rules: Rules,
     saver: BaseCheckpointSaver[Any],
     config: RunnableConfig,
+    stored: Collection[str],
 ) -> tuple[FinalizedHistory, list[tuple[str, Any]]]:
     _, cause = running.end_cause()
     checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
@@ -117,6 +119,7 @@ def _finalized(
         turn_token=running.token,
         wishes=rules.wishes,
         namespaces={checkpoint_ns},
+        stored=stored,
     )
     done = finalize_history(history, evidence, unanswered=rules.unanswered, texts=rules.texts)
     updates: list[tuple[str, Any]] = []

@@ -20,6 +20,9 @@ from ._transcript import messages_in
 #: How many checkpoints are looked at, from the newest back, before a result is given up.
 CHECKPOINTS_LOOKED_AT: Final = 32
 
+#: How many checkpoints are asked which messages they hold.
+STORED_CHECKPOINTS: Final = 4
+
 #: The channels that a pause and an error are written to.
 INTERRUPT: Final = "__interrupt__"
 ERROR: Final = "__error__"
@@ -93,6 +96,18 @@ def pending_evidence(
             found[ai_id, open_here[0]] = CallEvidence(Facts(started=True, error=results.errors[0]))
         saved = saver.get_tuple(saved.parent_config) if saved.parent_config is not None else None
     return PendingEvidence(found, paused, updates)
+
+
+def stored_ids(saver: BaseCheckpointSaver[Any], config: RunnableConfig, *, messages_key: str) -> frozenset[str]:
+    """Ids of the messages that a thread's newest checkpoints hold; what is missing of them now was taken out."""
+    found: set[str] = set()
+    saved = saver.get_tuple(config)
+    for _ in range(STORED_CHECKPOINTS):
+        if saved is None:
+            break
+        found.update(m.id for m in _history(saved, messages_key) if isinstance(m, BaseMessage) and m.id)
+        saved = saver.get_tuple(saved.parent_config) if saved.parent_config is not None else None
+    return frozenset(found)
 
 
 def results_in(saved: CheckpointTuple, messages_key: str) -> Results:

@@ -67,6 +67,7 @@ class RunRecorder(GraphCallbackHandler):
         self._root: UUID | None = None
         self._outside: set[UUID] = set()
         self._told: set[str] = set()
+        self._unseen: dict[str, list[CallKey]] = {}
 
     # --- nodes ---
 
@@ -99,6 +100,7 @@ class RunRecorder(GraphCallbackHandler):
         if is_opaque and (calls := self.running.unseen_calls()):
             self.running.node_started(task, calls)
             self._told.add(task)
+            self._unseen[task] = calls
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """What a node gave is what it says; what else its models have said was for itself."""
@@ -106,7 +108,13 @@ class RunRecorder(GraphCallbackHandler):
         task = self._nodes.pop(run_id, None)
         if task is not None and task in self._told:
             self._told.discard(task)
-            self.running.returned(task, messages_in(outputs))
+            given = messages_in(outputs)
+            # Until a checkpoint has them, these are what is known of calls that nobody saw run.
+            calls = {key.call_id: key for key in self._unseen.pop(task, ())}
+            for message in given:
+                if isinstance(message, ToolMessage) and (key := calls.get(message.tool_call_id)) is not None:
+                    self.running.tool_ended(key, message)
+            self.running.returned(task, given)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A node that waits for a person has run no tool that it will not run again."""

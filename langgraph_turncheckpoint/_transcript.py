@@ -8,6 +8,7 @@ kind, the order and the sizes can be read without the key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid5
 
@@ -256,7 +257,9 @@ class Transcript:
         made = [token for token, message in said if message.id == key.ai_id]
         return made[-1] if made and key.ai_id is not None else None
 
-    def call_evidence(self, causes: Mapping[int, Cause]) -> dict[tuple[str | None, str], CallEvidence]:
+    def call_evidence(
+        self, causes: Mapping[int, Cause] = MappingProxyType({})
+    ) -> dict[tuple[str | None, str], CallEvidence]:
         """What is known about each call, for finalizing; `causes` says why each turn has ended."""
         keys = {*self._calls, *self._in_opaque_nodes()}
         for reply in self.replies:
@@ -265,8 +268,13 @@ class Transcript:
         evidence: dict[tuple[str | None, str], CallEvidence] = {}
         for covered in self.covered:
             evidence[covered] = CallEvidence(Facts(known=not self.has_gap))
-        several: set[tuple[str | None, str]] = set()
+        first: dict[tuple[str | None, str], CallKey] = {}
+        for reply in self.replies:
+            for key in [] if reply.message is None else keys_of(reply.message):
+                first.setdefault(key[:2], key)
         for key in sorted(keys, key=lambda key: self._calls.get(key, {}).get("serial", 0)):
+            if first.get(key[:2], key) != key:
+                continue  # of two calls with one id in a message, an answer is for the first
             facts = self.facts(key)
             message = tool_message(self.output(key), key.call_id) if facts.result else None
             if facts.result and message is None:
@@ -274,11 +282,6 @@ class Transcript:
             if message is not None and message.id is None:
                 # The same id each time: two nodes may put the same history in order at once.
                 message = message.model_copy(update={"id": answer_id(key)})
-            if key[:2] in several and facts.result:
-                # Two calls of one message share an id: nobody can tell whose result this is.
-                facts, message = Facts(started=True, known=facts.known), None
-            if facts.started or facts.result:
-                several.add(key[:2])
             if key[:2] not in evidence or facts != Facts(known=facts.known) or evidence[key[:2]].cause is None:
                 token = self.token_of(key)
                 evidence[key[:2]] = CallEvidence(facts, message, None if token is None else causes.get(token))
@@ -342,7 +345,8 @@ class Transcript:
     def _on_returned(self, token: int, task: str, messages: list[list[Any]]) -> None:
         self._opaque.pop(task, None)
         waiting = [(message_id, frozenset(call_ids)) for message_id, call_ids in messages]
-        entries = [e for e in self._replies.values() if e["task"] == task and e["message"] is not None]
+        of_turn = [entry for (turn, _), entry in self._replies.items() if turn == token]
+        entries = [entry for entry in of_turn if entry["task"] == task and entry["message"] is not None]
         for entry in entries:
             said: AIMessage = entry["message"]
             call_ids = frozenset(key.call_id for key in keys_of(said))

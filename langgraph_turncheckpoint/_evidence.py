@@ -201,6 +201,8 @@ def recorded_reply(transcript: Transcript, history: Sequence[Any], *, checkpoint
     for entry in reversed(aligned(transcript.timeline, history)):
         if isinstance(entry, Prompt) or entry.message is None or entry.is_internal:
             continue
+        if entry.message.id in transcript.stored or entry.message.id in transcript.removed:
+            continue  # the thread was there already, and has been taken back
         if entry.anchor == last and graph_names(entry.checkpoint_ns) == names:
             return entry.message if transcript.was_touched(entry.message) else None
     return None

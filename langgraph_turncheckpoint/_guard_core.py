@@ -4,6 +4,7 @@ ends. What is decided about tools and histories is not here.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import threading
@@ -28,7 +29,7 @@ from ._running import RunningTurn
 from ._runs import control_of, explicit_token
 from ._turn import Cause, Strategy, TurnState
 from ._turns import Turn
-from .errors import InvalidIdError, StorageError
+from .errors import InvalidIdError, StaleTurnError, StorageError
 from .saver import TurnCheckpointSaver
 
 #: Where LangGraph puts the checkpointer of a run.
@@ -120,7 +121,10 @@ class GuardCore:
                 self._run_ended(running, control, error, paused=paused, is_explicit=is_explicit)
 
             depth = str(conf.get("checkpoint_ns") or "").count("|") + 1
-            run_ends().listen(parent, depth, ended)
+            if not run_ends().listen(parent, depth, ended) and parent is not None:
+                # It was cancelled while this was on its way here: nobody waits for it, and nobody would end it.
+                self._run_ended(running, control, asyncio.CancelledError(), paused=False, is_explicit=is_explicit)
+                raise StaleTurnError(thread_id, turn.token, turn.token, "the run it belongs to has ended")
         return running
 
     def running(

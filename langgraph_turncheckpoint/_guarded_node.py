@@ -150,6 +150,8 @@ class _Guarded:
         channel = channel_of(config, key)
         new = _messages_of(result, key)
         edits = edits_of(prepared.old, prepared.messages) if adds_messages(channel) else None
+        if edits is not None and not prepared.running.claim_repair(_step(config)):
+            return result  # a node beside this one writes the same already
         if edits is not None:
             # In front of what the node adds, and without a claim on what other nodes add in the same step.
             removed, appended = edits

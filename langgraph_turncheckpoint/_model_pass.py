@@ -69,15 +69,15 @@ def prepare(
         StaleTurnError: The turn is over; the model must not be called.
     """
     running.check()
-    running.history_is(history)
     messages: list[Any] = history if isinstance(history, list) else list(history)
     changed, stored = False, frozenset[str]()
     updates: list[tuple[str, Any]] = []
     checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
+    running.history_is(history, checkpoint_ns)
     graph = graph_names(checkpoint_ns)
     has_evidence = graph not in running.recovered_graphs and not running.earlier.is_empty
     if graph not in running.recovered_graphs:
-        _record_prompt(running, history)
+        _record_prompt(running, history, checkpoint_ns)
     if has_evidence:
         # What the recorded reply was an answer to may not have reached the state itself.
         stored = stored_ids(saver, config, messages_key=rules.messages_key)
@@ -140,7 +140,7 @@ def _finalized(
     return done, updates
 
 
-def _record_prompt(running: RunningTurn, history: Sequence[Any]) -> None:
+def _record_prompt(running: RunningTurn, history: Sequence[Any], checkpoint_ns: str) -> None:
     """The messages behind the last one of a model or tool are what the run was started with."""
     cut = len(history)
     while cut and isinstance(history[cut - 1], BaseMessage) and history[cut - 1].type in ("human", "system"):
@@ -148,4 +148,4 @@ def _record_prompt(running: RunningTurn, history: Sequence[Any]) -> None:
     fresh = [message for message in history[cut:] if message.id is not None]
     after = anchor_of(history[:cut])
     if fresh and len(fresh) == len(history) - cut and (after is not None or cut == 0):
-        running.prompt(after, fresh)
+        running.prompt(after, fresh, checkpoint_ns)

@@ -65,6 +65,7 @@ class RunningTurn:
         self.is_recovered = False
         self.recovered_graphs: set[str] = set()
         self.in_step: dict[tuple[str, int], int] = {}
+        self._repaired: set[tuple[str, int]] = set()
         #: Whether the run waits for a person.
         self.is_paused = False
         #: Ids of messages from the inbox that this run has handed on.
@@ -88,9 +89,10 @@ class RunningTurn:
         self._allowed: set[CallKey] = set()
         self._armed: set[CallKey] = set()
         self._consumed: dict[CallKey, int] = {}
-        self._history: set[str] = set()
+        #: By graph: the ids of its messages, and the last of them that is from a person or a model.
+        self._history: dict[str, set[str]] = {}
+        self._last: dict[str, str] = {}
         self._unstored: set[str] = set()
-        self._last: str | None = None
         self._unwritten: dict[tuple[str, str], list[str]] = {}
         self._last_flush = 0.0
         self._timer: threading.Timer | None = None
@@ -113,21 +115,14 @@ class RunningTurn:
             self.control = control
             self.is_recovered = self.is_paused = self.is_absorbed = False
             self.stored_history = None
-            for known in (
-                self._calls,
-                self._covered,
-                self._fresh,
-                self._now,
-                self._allowed,
-                self._armed,
-                self._consumed,
-            ):
+            for known in (self._calls, self._now, self._consumed, self._history, self._last):
                 known.clear()
-            self._history.clear()
+            for names in (self._covered, self._fresh, self._allowed, self._armed):
+                names.clear()
             self._unstored.clear()
             self.recovered_graphs.clear()
             self.in_step.clear()
-            self._last = None
+            self._repaired.clear()
         if self.turn.base is not None:
             found = load_transcript(self.store, self.thread_id, self.token - 1).started_from
             self.rolled_back_to = self.rolled_back_to or (found[max(found)] if found else None)
@@ -180,6 +175,13 @@ class RunningTurn:
         with self._lock:
             self.in_step[key] = self.in_step.get(key, 0) + 1
         return key
+
+    def claim_repair(self, step: tuple[str, int]) -> bool:
+        """Whether the caller is the one of its super-step that writes the history in order."""
+        with self._lock:
+            is_first = step not in self._repaired
+            self._repaired.add(step)
+            return is_first
 
     def know(self, message: AIMessage) -> None:
         """Calls of this message may be about to run."""
@@ -269,20 +271,21 @@ class RunningTurn:
 
     # --- the history ---
 
-    def history_is(self, history: Sequence[Any]) -> None:
-        """The messages in the state as a node sees them; what was there and is not any more was removed."""
+    def history_is(self, history: Sequence[Any], graph: str = "") -> None:
+        """The messages in a graph's state as a node sees them; what was there and is not any more was removed."""
         ids = {message.id for message in history if isinstance(message, BaseMessage) and message.id}
         with self._lock:
-            removed, self._history = sorted(self._history - ids), ids
-            self._last = anchor_of(history) or self._last
+            removed = sorted(self._history.get(graph, set()) - ids)
+            self._history[graph] = ids
+            self._ends_with(graph, history)
         if removed:
             self._write(kinds.REMOVED, [removed])
 
     def history_begins(self, history: Sequence[Any]) -> None:
         """The messages that a run starts from, as they are stored."""
         with self._lock:
-            self._history = {message.id for message in history if isinstance(message, BaseMessage) and message.id}
-            self._last = anchor_of(history)
+            self._history[""] = {message.id for message in history if isinstance(message, BaseMessage) and message.id}
+            self._ends_with("", history)
 
     def history_stored(self, history: Sequence[Any]) -> None:
         """A checkpoint holds these messages."""
@@ -293,24 +296,29 @@ class RunningTurn:
         if near:
             self._write(kinds.STORED, [near])
 
-    def anchor(self, prompt: Sequence[BaseMessage]) -> str | None:
+    def anchor(self, prompt: Sequence[BaseMessage], graph: str) -> str | None:
         """The message that a reply stands behind: the last of its prompt that is in the history, too."""
         with self._lock:
+            known = self._history.get(graph) or set().union(*self._history.values())
             for message in reversed(prompt):
-                if isinstance(message, (HumanMessage, AIMessage)) and message.id in self._history:
+                if isinstance(message, (HumanMessage, AIMessage)) and message.id in known:
                     return message.id
-            return self._last if self._history else anchor_of(prompt)
+            return self._last.get(graph, self._last.get("")) if known else anchor_of(prompt)
+
+    def _ends_with(self, graph: str, messages: Sequence[Any]) -> None:
+        if (last := anchor_of(messages)) is not None:
+            self._last[graph] = last
 
     # --- what happens ---
 
-    def prompt(self, after: str | None, messages: Sequence[BaseMessage]) -> None:
+    def prompt(self, after: str | None, messages: Sequence[BaseMessage], graph: str = "") -> None:
         """A run was started with messages that stand behind the message `after`. Durable on return."""
         if messages:
             ids = [message.id for message in messages if message.id]
             with self._lock:
-                self._history.update(ids)
+                self._history.setdefault(graph, set()).update(ids)
                 self._unstored.update(ids)
-                self._last = anchor_of(messages) or self._last
+                self._ends_with(graph, messages)
             self._write(kinds.PROMPT, [after, list(messages)], sync=True)
 
     def started_from(self, checkpoint_id: str) -> None:
@@ -319,7 +327,7 @@ class RunningTurn:
 
     def model_started(self, run: str, prompt: Sequence[BaseMessage], node: str, task: str) -> None:
         """A model is called."""
-        self._write(kinds.MODEL, [run, self.anchor(prompt), node, task])
+        self._write(kinds.MODEL, [run, self.anchor(prompt, task.rpartition("|")[0]), node, task])
 
     def text(self, run: str, delta: str, *, kind: str = kinds.TEXT) -> None:
         """A piece of a reply was streamed; written at most every `FLUSH_SECONDS`."""
@@ -358,15 +366,15 @@ class RunningTurn:
 
         Replies are fresh unless they were made in an earlier run.
         """
-        replies = [message for message in messages if isinstance(message, AIMessage)]
+        replies, graph = [message for message in messages if isinstance(message, AIMessage)], task.rpartition("|")[0]
         with self._lock:
             for message in replies:
                 if is_fresh:
                     self._fresh.add(message.id)
                 if message.id:
-                    self._history.add(message.id)
+                    self._history.setdefault(graph, set()).add(message.id)
                     self._unstored.add(message.id)
-                    self._last = message.id
+                    self._last[graph] = message.id
         for message in replies:
             self.know(message)
         self._write(kinds.RETURNED, [task, [[m.id, [key.call_id for key in keys_of(m)]] for m in replies]])

@@ -7,6 +7,7 @@ kind, the order and the sizes can be read without the key.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -270,12 +271,15 @@ class Transcript:
             evidence[covered] = CallEvidence(Facts(known=not self.has_gap))
         first: dict[tuple[str | None, str], CallKey] = {}
         for reply in self.replies:
-            for key in [] if reply.message is None else keys_of(reply.message):
+            for key in [] if reply.message is None or reply.message.id is None else keys_of(reply.message):
                 first.setdefault(key[:2], key)
+        tools = Counter(key[:2] for key in self._calls)
         for key in sorted(keys, key=lambda key: self._calls.get(key, {}).get("serial", 0)):
             if first.get(key[:2], key) != key:
                 continue  # of two calls with one id in a message, an answer is for the first
             facts = self.facts(key)
+            if tools[key[:2]] > 1 and key[:2] not in first and key.ai_id is not None:
+                facts = Facts(started=True, known=facts.known)  # nobody can tell whose result there is
             message = tool_message(self.output(key), key.call_id) if facts.result else None
             if facts.result and message is None:
                 facts = facts._replace(result=False, started=True)
@@ -339,7 +343,8 @@ class Transcript:
             self.covered.update((message.id, call_id) for call_id in covered)
             for key in keys_of(message):
                 # What is known of a call of this id in a message without one is of an older message.
-                self._calls.pop(key._replace(ai_id=None), None)
+                for older in [k for k in self._calls if k[:2] == (None, key.call_id)]:
+                    del self._calls[older]
                 self._newest[key.call_id] = key
 
     def _on_returned(self, token: int, task: str, messages: list[list[Any]]) -> None:

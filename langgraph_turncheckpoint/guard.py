@@ -226,6 +226,22 @@ class TurnGuard:
         await self._core.home.aclose_thread(report.thread_id)
         return report
 
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread with its journals and its inbox, whatever the saver is, and fence its running turn out.
+
+        Raises:
+            StorageError: A file could not be removed; call again.
+        """
+        self._core.home.delete_thread(thread_id)
+        if not self._core.knows_turns:
+            self.saver.delete_thread(thread_id)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Async twin of `delete_thread`."""
+        await self._core.home.adelete_thread(thread_id)
+        if not self._core.knows_turns:
+            await self.saver.adelete_thread(thread_id)
+
     def inbox(self, thread_id: str) -> Inbox:
         """The inbox of a thread, also for a saver that has none."""
         return self._core.home.inbox(thread_id)

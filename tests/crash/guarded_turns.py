@@ -101,8 +101,12 @@ class Tally(NamedTuple):
 # --- what must hold ---
 
 
-def remains_of(directory: Path) -> Remains:
-    """Look at what a killed process has left. Nothing is changed by that."""
+def remains_of(directory: Path, case: Case) -> Remains:
+    """Look at what a killed process has left. Nothing is changed by that.
+
+    An input that LangGraph has stored and not read yet is nothing that a guard in the nodes can know of; where a new
+    message comes instead of the run going on, LangGraph drops it.
+    """
     saver = TurnCheckpointSaver(directory / "store")
     transcript = load_transcript(saver.store, THREAD, sys.maxsize)
     head = saver.get_tuple(CONFIG)
@@ -110,7 +114,9 @@ def remains_of(directory: Path) -> Remains:
     evidence = transcript.call_evidence().items()
     calls = {call_id: each.facts for (_, call_id), each in evidence if call_id not in answered}
     # A checkpoint that is not the head yet has not come to be.
-    in_head = "" if head is None else f"{head.checkpoint['channel_values']} {head.pending_writes}"
+    values = {} if head is None else head.checkpoint["channel_values"]
+    seen = {name: value for name, value in values.items() if name != "__start__" or case.way.startswith("attach")}
+    in_head = "" if head is None else f"{seen} {head.pending_writes}"
     in_journals = " ".join(sorted(in_files(directory, r"prompt-\d|said-[0-9a-f]{8}|result-[0-9a-f]{8}", "*.journal")))
     known = f"{in_head} {in_journals}"
     return Remains(
@@ -316,7 +322,7 @@ class Enumeration:
         killed = self._copy(self._template, f"again-{position}-{first}")
         if not self._kill(killed, FIRST_PROMPT, position, goes_on=False):
             return Tally(0, 0, 0, [])
-        before, goes_on = [remains_of(killed)], first == "continue"
+        before, goes_on = [remains_of(killed, self.case)], first == "continue"
         probe = self._copy(killed, f"again-{position}-{first}-probe")
         names: list[str] = answers(die_at, probe, self.case, SECOND_PROMPT, goes_on, None)
         shutil.rmtree(probe)
@@ -357,7 +363,7 @@ class Enumeration:
         before: list[Remains],
     ) -> list[Finding]:
         directory = self._copy(killed, f"{killed.name}-{mode}")
-        remains = [*before, remains_of(directory)]
+        remains = [*before, remains_of(directory, self.case)]
         text = SECOND_PROMPT if len(kills) == 1 else THIRD_PROMPT
         try:
             _, taken = fate_of(take_up, directory, self.case, text, mode == "continue")

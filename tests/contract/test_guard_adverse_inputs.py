@@ -1,0 +1,356 @@
+"""Inputs, edits and graphs nobody would plan: the model sees a history in order, and the thread lives on."""
+
+from __future__ import annotations
+
+import operator
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from langchain.agents.middleware import SummarizationMiddleware
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import InvalidUpdateError
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command
+from typing_extensions import TypedDict
+
+from langgraph_turncheckpoint import StaleTurnError, ThreadBusyError, TurnCheckpointSaver
+from langgraph_turncheckpoint.guard import TurnGuard
+from tests.contract.stopped_agents import (
+    WAYS,
+    Effects,
+    Script,
+    Speaker,
+    asked,
+    broken_rule,
+    by_prompt,
+    calling,
+    guarded,
+    history,
+    notes,
+    outcomes,
+    run,
+    texts,
+    thread,
+)
+from tests.crash.processes import Child, Line
+
+ALL_WAYS = (*WAYS, "attach-by-hand")
+ATTACHED = ("attach", "attach-by-hand")
+
+unix = pytest.mark.skipif(sys.platform == "win32", reason="processes are killed by signals")
+
+
+@pytest.fixture
+def effects(tmp_path):
+    return Effects(tmp_path / "effects")
+
+
+@pytest.fixture
+def saver(tmp_path):
+    with TurnCheckpointSaver(tmp_path / "s", fsync=False) as opened:
+        yield opened
+
+
+def stopping_once() -> Callable[[], None]:
+    """Ctrl-C the first time."""
+    left: list[BaseException] = [KeyboardInterrupt()]
+
+    def stop() -> None:
+        if left:
+            raise left.pop()
+
+    return stop
+
+
+def until_answered(name: str) -> Script:
+    """Calls a tool until there is an answer, wherever."""
+    return lambda messages: ["done"] if any(isinstance(m, ToolMessage) for m in messages) else [calling(name)]
+
+
+def in_order(model: Speaker, graph: Any) -> bool:
+    """Whether a provider would have taken all that the model saw, and would take what is stored."""
+    return all(broken_rule(seen) is None for seen in model.seen) and broken_rule(history(graph)) is None
+
+
+# --- inputs other than a message ---
+
+
+@pytest.mark.parametrize(
+    "command",
+    [Command(update=asked("next"), goto="model"), Command(goto="model")],
+    ids=["update and goto", "goto"],
+)
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_command_that_goes_elsewhere_finds_no_open_call(saver, way, command, effects):
+    model = Speaker(script=until_answered("pay"))
+    graph = guarded(way, saver, model, [effects.tool("pay", stopping_once())])
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(asked("go"), thread(), durability="sync")
+    graph.invoke(command, thread())
+    assert len(model.seen) > 1
+    assert in_order(model, graph)
+    assert outcomes(history(graph)) == {"c0": "unknown"}
+    graph.invoke(asked("later"), thread())
+    assert in_order(model, graph)
+    assert effects.names == ["pay"]
+
+
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_message_sent_to_an_earlier_checkpoint_finds_no_open_call(saver, way, effects):
+    """The checkpoint is that between the model's reply and its tools, of a run that ended well."""
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    graph = guarded(way, saver, model, [effects.tool("pay")])
+    graph.invoke(asked("go"), thread())
+    states = list(graph.get_state_history(thread()))
+    earlier = next(state for state in states if state.next == ("tools",))
+    graph.invoke(asked("instead"), earlier.config)
+    assert in_order(model, graph)
+    assert [m.type for m in history(graph)] == ["human", "ai", "tool", "human", "ai"]
+    graph.invoke(asked("later"), thread())
+    assert in_order(model, graph)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "later"])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_an_open_call_that_comes_as_input_is_answered_behind_it(saver, way, is_first, effects):
+    """An imported conversation, or an example."""
+    model = Speaker(script=by_prompt())
+    graph = guarded(way, saver, model, [effects.tool("pay")])
+    if not is_first:
+        graph.invoke(asked("before"), thread())
+    call: Any = {"name": "pay", "args": {}, "id": "x0", "type": "tool_call"}
+    given = [AIMessage("", tool_calls=[call]), HumanMessage("next")]
+    graph.invoke({"messages": given}, thread())
+    assert in_order(model, graph)
+    assert "x0" in outcomes(history(graph))
+    graph.invoke(asked("later"), thread())
+    assert in_order(model, graph)
+    assert effects.names == []
+
+
+BAD_INPUTS = {
+    "no message": {"messages": 5},
+    "none": {"messages": None},
+    "removal of nothing": {"messages": [RemoveMessage(id="nobody")]},
+}
+
+
+@pytest.mark.parametrize("kind", ["turn", "memory"])
+@pytest.mark.parametrize("bad", BAD_INPUTS.values(), ids=BAD_INPUTS)
+def test_an_input_that_the_state_refuses_harms_no_later_run(tmp_path, saver, bad, kind):
+    options: Any = {} if kind == "turn" else {"path": tmp_path / "turns"}
+    over: Any = saver if kind == "turn" else InMemorySaver()
+    graph = guarded("attach-by-hand", over, Speaker(script=by_prompt()), **options)
+    graph.invoke(asked("before"), thread())
+    with pytest.raises((ValueError, NotImplementedError)):
+        graph.invoke(bad, thread())
+    graph.invoke(asked("next"), thread())
+    graph.invoke(asked("later"), thread())
+    assert [m.text for m in history(graph)] == ["before", "done", "next", "done", "later", "done"]
+
+
+class WithTopic(MessagesState):
+    """A channel that takes one value in each step."""
+
+    topic: str
+
+
+@pytest.mark.parametrize("way", ["attach", "node"])
+def test_two_writes_to_a_channel_that_takes_one_harm_no_later_run(saver, way):
+    """A fault of the program, which is then mended."""
+    guard, model, second = TurnGuard(saver), Speaker(script=by_prompt()), [{"topic": "two"}]
+
+    def speak(state: WithTopic) -> dict[str, Any]:
+        return {"messages": [model.invoke(state["messages"])]}
+
+    builder = StateGraph(WithTopic).add_node("model", guard.node(speak) if way == "node" else speak)
+    builder.add_node("x", lambda _: {"topic": "one"}).add_node("y", lambda _: second.pop() if second else {})
+    builder.add_edge(START, "model").add_edge("model", "x").add_edge("model", "y")
+    graph: Any = builder.compile(checkpointer=saver)
+    graph = guard.attach(graph) if way == "attach" else graph
+    with pytest.raises(InvalidUpdateError):
+        graph.invoke(asked("go"), thread())
+    for text in ("next", "later"):
+        graph.invoke(asked(text), thread())
+    assert [m.text for m in history(graph)] == ["go", "done", "next", "done", "later", "done"]
+
+
+# --- edits by hand, breakpoints ---
+
+
+def test_a_run_goes_on_where_one_of_two_answers_was_given_by_hand(saver, effects):
+    """As without the guard: it does not fail, and the next message finds a history in order."""
+    model = Speaker(script=by_prompt(go=[calling("fast", "pay")]))
+    graph = guarded("attach", saver, model, [effects.tool("fast"), effects.tool("pay", stopping_once())])
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(asked("go"), thread(), durability="sync")
+    answer = ToolMessage("by hand", tool_call_id="c1", name="pay")
+    graph.update_state(thread(), {"messages": [answer]}, as_node="tools")
+    graph.invoke(None, thread())
+    graph.invoke(asked("next"), thread())
+    assert broken_rule(model.seen[-1]) is None
+    assert broken_rule(history(graph)) is None
+    given = {m.tool_call_id: m.text for m in history(graph) if isinstance(m, ToolMessage)}
+    assert given["c1"] == "by hand"
+
+
+@pytest.mark.parametrize("where", [{"interrupt_before": ["tools"]}, {"interrupt_after": ["model"]}], ids=str)
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_call_behind_a_breakpoint_was_not_run(saver, way, where, effects):
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    graph = guarded(way, saver, model, [effects.tool("pay")])
+    graph.invoke(asked("go"), thread(), **where)
+    assert not saver.is_busy("t")
+    graph.invoke(asked("next"), thread())
+    assert outcomes(history(graph)) == {"c0": "not_run"}
+    assert in_order(model, graph)
+    assert effects.names == []
+
+
+# --- several at once ---
+
+
+class Added(TypedDict):
+    messages: Annotated[list[AnyMessage], operator.add]
+
+
+@pytest.mark.parametrize("schema", [Added, MessagesState], ids=["operator.add", "add_messages"])
+@pytest.mark.parametrize("way", ["attach", "node"])
+def test_two_models_in_one_step_over_an_open_call_both_see_it_answered(saver, way, schema):
+    guard, builder = TurnGuard(saver), StateGraph(schema)
+    models = {name: Speaker(script=lambda _, name=name: [f"{name} here"]) for name in ("x", "y")}
+    for name, model in models.items():
+
+        def speak(state: Any, model: Speaker = model) -> dict[str, Any]:
+            return {"messages": [model.invoke(state["messages"])]}
+
+        builder.add_node(name, guard.node(speak) if way == "node" else speak).add_edge(START, name)
+    plain: Any = builder.compile(checkpointer=saver)
+    call: Any = {"name": "pay", "args": {}, "id": "c0", "type": "tool_call"}
+    open_call = AIMessage("", tool_calls=[call], id="a0")
+    plain.update_state(thread(), {"messages": [HumanMessage("old", id="h0"), open_call]}, as_node="x")
+    graph = guard.attach(plain) if way == "attach" else plain
+    for text in ("next", "later"):
+        graph.invoke(asked(text), thread())
+    assert [broken_rule(seen) for model in models.values() for seen in model.seen] == [None] * 4
+    assert [outcomes(model.seen[-1]) for model in models.values()] == [{"c0": "unknown"}] * 2
+    assert [m.text for m in history(graph) if m.type == "ai"] == ["", *["x here", "y here"] * 2]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_a_tool_starts_on_its_own_thread_takes_over(saver, way, effects):
+    """The newest run wins, also over the run that it is started in."""
+    found: list[Any] = []
+
+    def start() -> None:
+        found[0].invoke(asked("inner"), thread())
+
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    found.append(guarded(way, saver, model, [effects.tool("pay", start)]))
+    with pytest.raises(StaleTurnError):
+        found[0].invoke(asked("go"), thread())
+    assert not saver.is_busy("t")
+    assert texts(history(found[0]))[-2:] == [("human", "inner"), ("ai", "done")]
+    assert in_order(model, found[0])
+    assert outcomes(history(found[0])) == {"c0": "unknown"}
+
+
+@pytest.mark.parametrize("strategy", ["reject", "enqueue"])
+def test_a_run_that_a_tool_starts_on_its_own_thread_does_not_wait_for_itself(saver, strategy, effects):
+    """With no timeout it would wait for ever."""
+    found: list[Any] = []
+
+    def start() -> None:
+        found[0].invoke(asked("inner"), thread())
+
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    found.append(guarded("attach", saver, model, [effects.tool("pay", start)], multitask_strategy=strategy))
+    with pytest.raises(ThreadBusyError):
+        found[0].invoke(asked("go"), thread())
+    assert not saver.is_busy("t")
+    found[0].invoke(asked("next"), thread())
+    assert in_order(model, found[0])
+
+
+# --- what earlier turns have left ---
+
+
+def ask_until_killed(line: Line, directory: Path, way: str) -> None:
+    tool = Effects(directory / "effects").tool("pay", lambda: os.kill(os.getpid(), signal.SIGKILL))
+    saver = TurnCheckpointSaver(directory / "s", fsync=False)
+    guarded(way, saver, Speaker(script=by_prompt(go=[calling("pay")])), [tool]).invoke(asked("go"), thread())
+
+
+@unix
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_each_turn_has_its_own_cause(tmp_path, saver, way, effects):
+    """C9: a person stopped the second run, not the first, which a kill has ended."""
+    with Child(ask_until_killed, tmp_path, way) as child:
+        assert child.end() == -signal.SIGKILL
+    model = Speaker(script=by_prompt(second=["Half", KeyboardInterrupt()]))
+    graph = guarded(way, saver, model, [effects.tool("pay")])
+    with pytest.raises(KeyboardInterrupt):
+        run(graph, asked("second"), "stream")
+    graph.invoke(asked("third"), thread())
+    assert {note["outcome"]: note["cause"] for note in notes(history(graph)) if "outcome" in note} == {
+        "unknown": "restart",
+        "interrupted": "user",
+    }
+    assert in_order(model, graph)
+
+
+def summarize_until_killed(line: Line, directory: Path, way: str, durability: Any) -> None:
+    """Summarized away before each call of the model, and dead in "pay"."""
+    with_summaries(directory, way, lambda: os.kill(os.getpid(), signal.SIGKILL)).invoke(
+        asked("go"), thread(), durability=durability
+    )
+
+
+def with_summaries(directory: Path, way: str, then: Callable[[], Any] | None = None) -> Any:
+    effects = Effects(directory / "effects")
+
+    def script(messages: Any) -> Any:
+        """Three times "look", then "pay", then done."""
+        said = messages[-1]
+        if isinstance(said, HumanMessage) and said.text == "next":
+            return ["done"]
+        looks = effects.names.count("look")
+        if looks < 3:
+            return [calling("look", first=looks)]
+        return ["done"] if any(m.name == "pay" for m in messages) else [calling("pay", first=3)]
+
+    summarizer = Speaker(script=lambda _: ["the summary"])
+    summaries = SummarizationMiddleware(summarizer, trigger=("messages", 4), keep=("messages", 2))
+    tools = [effects.tool("look"), effects.tool("pay", then)]
+    saver = TurnCheckpointSaver(directory / "s", fsync=False)
+    return guarded(way, saver, Speaker(script=script), tools, middleware=[summaries])
+
+
+@unix
+@pytest.mark.parametrize(
+    ("way", "durability", "given"),
+    [
+        ("attach", "sync", None),
+        ("attach", "exit", None),
+        ("middleware", "sync", None),
+        *((way, durability, asked("next")) for way in ("attach", "middleware") for durability in ("sync", "exit")),
+    ],
+    ids=lambda value: "next" if isinstance(value, dict) else str(value),
+)
+def test_what_was_summarized_stays_so_and_a_started_call_is_not_forgotten(tmp_path, way, durability, given):
+    with Child(summarize_until_killed, tmp_path, way, durability) as child:
+        assert child.end() == -signal.SIGKILL
+    graph = with_summaries(tmp_path, way)
+    graph.invoke(given, thread())
+    found = history(graph)
+    assert broken_rule(found) is None
+    assert Effects(tmp_path / "effects").names == ["look"] * 3 + ["pay"]
+    assert outcomes(found).get("c3") == "unknown"
+    assert list(outcomes(found))[-1] == "c3"
+    assert "go" not in [m.text for m in found]

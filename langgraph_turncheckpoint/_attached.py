@@ -387,7 +387,8 @@ class GuardedRun:
             is_cut_off = any(w[0] == NULL_TASK_ID and w[1] == rules.messages_key for w in pending)
             if is_cut_off and isinstance(self._given, Command):
                 is_cut_off = False  # its own writes
-            if running.earlier.is_empty and not is_cut_off:
+            is_whole = history is None or is_healthy(history, unanswered=rules.unanswered) or history[-1] is caller
+            if running.earlier.is_empty and not is_cut_off and is_whole:
                 return None
             return recovery.before_continuing(is_cut_off=is_cut_off)
         arriving = self._messages if self._messages is not None else []

@@ -62,6 +62,10 @@ class GuardCore:
         self.strategy, self.timeout = strategy, timeout
         #: Whether the tools of the graphs that nodes are guarded in ask the guard, too.
         self.gates_tools = False
+        #: How many nodes the guard sits around.
+        self.guarded_nodes = 0
+        #: Calls that are running in event loops, by thread, task and AI message.
+        self.in_flight: dict[tuple[Any, ...], set[asyncio.Future[None]]] = {}
         self._lock = threading.Lock()
         self._live: dict[tuple[str, int], RunningTurn] = {}
         _cores.add(self)
@@ -105,6 +109,12 @@ class GuardCore:
         thread_id, control = str(conf["thread_id"]), control_of(conf)
         token = explicit_token(conf, thread_id)
         store = self.home.store
+        manager = config.get("callbacks")
+        parent = manager.parent_run_id if isinstance(manager, BaseCallbackManager) else None
+        depth = str(conf.get("checkpoint_ns") or "").count("|") + 1
+        if token is None and parent is not None and not run_ends().knows(parent, depth):
+            # A cancelled run that is only now on its way here must not take a turn from a newer one.
+            raise StaleTurnError(thread_id, 0, 0, "the run it belongs to has ended")
         if token is not None:
             turn = store.explicit_turn(thread_id, token)
         elif control is not None:
@@ -113,14 +123,11 @@ class GuardCore:
             return None
         running, is_new_run = self.running(thread_id, turn, control)
         if is_new_run:
-            manager = config.get("callbacks")
-            parent = manager.parent_run_id if isinstance(manager, BaseCallbackManager) else None
             is_explicit = token is not None
 
             def ended(error: BaseException | None, paused: bool) -> None:
                 self._run_ended(running, control, error, paused=paused, is_explicit=is_explicit)
 
-            depth = str(conf.get("checkpoint_ns") or "").count("|") + 1
             if not run_ends().listen(parent, depth, ended) and parent is not None:
                 # It was cancelled while this was on its way here: nobody waits for it, and nobody would end it.
                 self._run_ended(running, control, asyncio.CancelledError(), paused=False, is_explicit=is_explicit)

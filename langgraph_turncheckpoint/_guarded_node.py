@@ -30,6 +30,7 @@ READ_KEY: Final = "__pregel_read"
 
 def guarded_node(core: GuardCore, node: Any, messages_key: str) -> Any:
     """A node of the same kind around `node`."""
+    core.guarded_nodes += 1
     rules = dataclasses.replace(core.rules, messages_key=messages_key)
     guarded = _Guarded(core, rules)
     if isinstance(node, Runnable):
@@ -108,7 +109,6 @@ class _Guarded:
         running = self._core.contact(config)
         if running is None:
             return None
-        running.enter_step(*_step(config))
         self._core.record_into(config, running)
         return prepare(
             running,
@@ -156,8 +156,8 @@ class _Guarded:
             # In front of what the node adds, and without a claim on what other nodes add in the same step.
             removed, appended = edits
             return [Command(update=[(key, removed), (key, appended)]), *_as_list(result)]
-        if has_reducer(channel) and prepared.running.in_step.get(_step(config), 0) > 1:
-            # Two nodes of one step cannot both replace what a channel holds; the model has seen it in order.
+        if has_reducer(channel) and self._core.guarded_nodes > 1:
+            # Another node may be in the same step, and what it adds would be lost if this one replaced the history.
             return result
         if isinstance(channel, BinaryOperatorAggregate):
             history = channel.operator(prepared.messages, new) if new is not None else prepared.messages

@@ -177,6 +177,9 @@ class Recovery:
         restored = yield from self._restore(snapshot, history)
         if restored is not None:
             return restored
+        passed_over = yield from self._close_passed_over(history)
+        if passed_over is not None:
+            return passed_over
         return (yield from self._close_opaque_tasks(snapshot, history))
 
     # --- steps ---
@@ -203,6 +206,19 @@ class Recovery:
         values = {self._rules.messages_key: self._replacement(done.messages)}
         yield Operation("update_state", (self._config, values, as_node))
         return self._report(done._replace(added=probe.added), changed=True)
+
+    def _close_passed_over(self, history: list[Any]) -> Generator[Operation, Any, RecoveryReport | None]:
+        """Answer calls that something else stands behind already: no task will run them any more."""
+        last = max((place for place, m in enumerate(history) if not isinstance(m, ToolMessage)), default=-1)
+        is_tail = last >= 0 and isinstance(history[last], AIMessage)
+        evidence = dataclasses.replace(self._evidence(history, paused=False), additions=())
+        rules = self._rules
+        done = finalize_history(history, evidence, unanswered=rules.unanswered, texts=rules.texts)
+        if is_tail or not done.changed or START not in self._graph.nodes:
+            return None  # the tail goes on by itself, and the next new message puts the rest in order
+        values = {rules.messages_key: self._replacement(done.messages)}
+        yield Operation("update_state", (self._config, values, START))
+        return self._report(done, changed=True)
 
     def _node_of(self, transcript: Transcript, message: AIMessage) -> str | None:
         """The root graph's node that a reply came from, if its calls can go on from there."""

@@ -56,6 +56,11 @@ class RunEnds(BaseCallbackHandler):
             self._listeners.setdefault(graph, []).append(listener)
             return True
 
+    def knows(self, run_id: UUID | None, depth: int) -> bool:
+        """Whether the graph that a node belongs to has begun, and not ended."""
+        with self._lock:
+            return self._graph(run_id, depth) is not None
+
     def _graph(self, run_id: UUID | None, depth: int) -> UUID | None:
         """The run of the graph that is `depth` graphs up."""
         for _ in range(depth):

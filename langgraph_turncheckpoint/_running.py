@@ -64,7 +64,6 @@ class RunningTurn:
         #: Whether the history was looked at since the run began; and in which graphs, where nodes look at it.
         self.is_recovered = False
         self.recovered_graphs: set[str] = set()
-        self.in_step: dict[tuple[str, int], int] = {}
         self._repaired: set[tuple[str, int]] = set()
         #: Whether the run waits for a person.
         self.is_paused = False
@@ -80,8 +79,6 @@ class RunningTurn:
         self._codec = store.codec
         self._clock = clock
         self._lock = threading.RLock()
-        #: Calls that are running in an event loop, by AI message.
-        self.in_flight: dict[str | None, dict[CallKey, Any]] = {}
         self._calls: dict[CallKey, Any] = {}
         self._covered: set[tuple[str | None, str]] = set()
         self._fresh: set[str | None] = set()
@@ -121,7 +118,6 @@ class RunningTurn:
                 names.clear()
             self._unstored.clear()
             self.recovered_graphs.clear()
-            self.in_step.clear()
             self._repaired.clear()
         if self.turn.base is not None:
             found = load_transcript(self.store, self.thread_id, self.token - 1).started_from
@@ -168,13 +164,6 @@ class RunningTurn:
         self.store.check_turn(self.thread_id, self.turn)
 
     # --- calls ---
-
-    def enter_step(self, checkpoint_ns: str, step: int) -> tuple[str, int]:
-        """A node that looks at the history begins, maybe beside others."""
-        key = checkpoint_ns, step
-        with self._lock:
-            self.in_step[key] = self.in_step.get(key, 0) + 1
-        return key
 
     def claim_repair(self, step: tuple[str, int]) -> bool:
         """Whether the caller is the one of its super-step that writes the history in order."""

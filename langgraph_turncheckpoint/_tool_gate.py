@@ -20,7 +20,7 @@ from ._histories import METADATA_KEY, Text
 from ._offload import offload
 from ._running import RunningTurn, new_id
 from ._tool_calls import NAMELESS, last_caller
-from ._transcript import CallKey, messages_in
+from ._transcript import CallKey, messages_in, tool_message
 from ._turn import Cause
 
 #: The `type` of the question a person is asked under the policy "ask".
@@ -55,6 +55,10 @@ def guarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Any]) -
 
 async def aguarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
     """Async twin of `guarded_call`."""
+    return await _beside_siblings(core, request, _aguarded(core, request, execute))
+
+
+async def _aguarded(core: GuardCore, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
     entered = await offload(_enter, core, request)
     if entered is None:
         return await execute(request)
@@ -68,7 +72,7 @@ async def aguarded_call(core: GuardCore, request: Any, execute: Callable[[Any], 
     if verdict.action == "answer":
         return verdict.answer
     with _pauses(running, key):
-        return _given(running, key, await _beside_siblings(running, key, execute(request)))
+        return _given(running, key, await execute(request))
 
 
 def with_unreadable(core: GuardCore, request: Any, output: Any) -> Any:
@@ -90,25 +94,30 @@ def with_unreadable(core: GuardCore, request: Any, output: Any) -> Any:
     return [*(output if isinstance(output, list) else [output]), *answers]
 
 
-async def _beside_siblings(running: RunningTurn, key: CallKey, output: Awaitable[Any]) -> Any:
-    """What the tool gives. If it raises or pauses, its siblings end first.
+async def _beside_siblings(core: GuardCore, request: Any, output: Awaitable[Any]) -> Any:
+    """What a call gives. If it raises or pauses, the other calls of its message end first.
 
     A `ToolNode` that awaits several calls is left with the first error, and what the others give later would be
     lost; one that blocks waits for all of them, as this does.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
-    siblings = running.in_flight.setdefault(key.ai_id, {})
-    siblings[key] = done
+    caller = last_caller(core.history(request.state), request.tool_call.get("id") or "")
+    conf = request.runtime.config.get("configurable") or {}
+    place = str(conf.get("thread_id")), conf.get("checkpoint_ns"), None if caller is None else caller.id
+    siblings = core.in_flight.setdefault(place, set())
+    siblings.add(done)
     try:
         return await output
     except Exception:
-        siblings.pop(key, None)
-        if waiting := [other for other in siblings.values() if other.get_loop() is loop]:
+        siblings.discard(done)
+        if waiting := [other for other in siblings if other.get_loop() is loop]:
             await asyncio.wait(waiting)
         raise
     finally:
-        siblings.pop(key, None)
+        siblings.discard(done)
+        if not siblings:
+            core.in_flight.pop(place, None)
         if not done.done():
             done.set_result(None)
 
@@ -177,9 +186,11 @@ def judge(
     """Decide about one call. Appends to files; never waits for a person."""
     if running.is_allowed(key):
         return Verdict("run")
-    action = decide_resume(running.facts(key), policy)
+    action, output = decide_resume(running.facts(key), policy), running.output(key)
+    if action == "give" and isinstance(output, Command) and output.graph is None:
+        # One without an answer would leave the call open.
+        action = "give" if tool_message(output, key.call_id) is not None else "report"
     if action == "give":
-        output = running.output(key)
         if not isinstance(output, Command) and not messages_in(output):
             output = ToolMessage(content=str(output), name=key.tool, tool_call_id=key.call_id, id=new_id())
         running.tool_ended(key, output)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any, Final
+
 import ormsgpack
 import pytest
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage
+from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph.message import _messages_delta_reducer
+from langgraph.types import Overwrite
 
 
 def _keeps_data_of_lost_classes() -> bool:
@@ -16,3 +24,31 @@ needs_data_of_lost_classes = pytest.mark.skipif(
     not _keeps_data_of_lost_classes(),
     reason="this LangGraph's own serializer gives None for a class it cannot find, where later ones give its data",
 )
+
+
+def _overwrites_delta_channels_alone() -> bool:
+    reducer: Any = _messages_delta_reducer
+    channel: Any = DeltaChannel(reducer).from_checkpoint(None)
+    channel.update([[AIMessage("beside")], Overwrite([AIMessage("all")])])
+    return len(channel.get()) == 1
+
+
+needs_overwrites_that_stand_alone = pytest.mark.skipif(
+    not _overwrites_delta_channels_alone(),
+    reason="this LangGraph's DeltaChannel adds to an Overwrite what was written before it in the same step",
+)
+
+#: How LangChain's agents can ask a person: about all calls of a reply at once, or each on its own.
+ASKS_PER_CALL: Final = "interrupt_mode" in inspect.signature(HumanInTheLoopMiddleware.__init__).parameters
+REVIEW_MODES: Final = [
+    "batched",
+    pytest.param(
+        "per_call", marks=pytest.mark.skipif(not ASKS_PER_CALL, reason="this LangChain asks about all calls at once")
+    ),
+]
+
+
+def reviewing(tools: dict[str, Any], mode: str) -> HumanInTheLoopMiddleware[Any, Any, Any]:
+    """The middleware that asks, in one of those modes."""
+    options: Any = {"interrupt_mode": mode} if ASKS_PER_CALL else {}
+    return HumanInTheLoopMiddleware(tools, **options)

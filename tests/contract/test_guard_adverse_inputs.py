@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +23,7 @@ from langgraph.types import Command
 from typing_extensions import TypedDict
 
 from langgraph_turncheckpoint import StaleTurnError, ThreadBusyError, TurnCheckpointSaver
+from langgraph_turncheckpoint._guard_core import GuardCore
 from langgraph_turncheckpoint.guard import TurnGuard
 from tests.contract.stopped_agents import (
     WAYS,
@@ -38,7 +42,7 @@ from tests.contract.stopped_agents import (
     texts,
     thread,
 )
-from tests.crash.processes import Child, Line
+from tests.crash.processes import PATIENCE_SECONDS, Child, Line
 
 ALL_WAYS = (*WAYS, "attach-by-hand")
 ATTACHED = ("attach", "attach-by-hand")
@@ -213,6 +217,18 @@ def test_a_call_behind_a_breakpoint_was_not_run(saver, way, where, effects):
     assert effects.names == []
 
 
+@pytest.mark.parametrize("way", ["middleware", *ATTACHED])
+def test_a_message_added_by_hand_behind_an_open_call_finds_it_answered(saver, way, effects):
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    graph = guarded(way, saver, model, [effects.tool("pay", stopping_once())])
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(asked("go"), thread(), durability="sync")
+    graph.update_state(thread(), asked("by the way"))
+    graph.invoke(None, thread())
+    assert in_order(model, graph)
+    assert effects.names == ["pay"]
+
+
 # --- several at once ---
 
 
@@ -240,7 +256,7 @@ def test_two_models_in_one_step_over_an_open_call_both_see_it_answered(saver, wa
         graph.invoke(asked(text), thread())
     assert [broken_rule(seen) for model in models.values() for seen in model.seen] == [None] * 4
     assert [outcomes(model.seen[-1]) for model in models.values()] == [{"c0": "unknown"}] * 2
-    assert [m.text for m in history(graph) if m.type == "ai"] == ["", *["x here", "y here"] * 2]
+    assert sorted(m.text for m in history(graph) if m.type == "ai") == ["", *["x here"] * 2, *["y here"] * 2]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -271,11 +287,63 @@ def test_a_run_that_a_tool_starts_on_its_own_thread_does_not_wait_for_itself(sav
 
     model = Speaker(script=by_prompt(go=[calling("pay")]))
     found.append(guarded("attach", saver, model, [effects.tool("pay", start)], multitask_strategy=strategy))
-    with pytest.raises(ThreadBusyError):
-        found[0].invoke(asked("go"), thread())
+    errors: list[BaseException] = []
+
+    def go() -> None:
+        try:
+            found[0].invoke(asked("go"), thread())
+        except ThreadBusyError as error:
+            errors.append(error)
+
+    going = threading.Thread(target=go, daemon=True)
+    going.start()
+    going.join(PATIENCE_SECONDS)
+    assert len(errors) == 1
     assert not saver.is_busy("t")
     found[0].invoke(asked("next"), thread())
     assert in_order(model, found[0])
+
+
+async def test_a_run_cancelled_while_its_turn_is_being_opened_leaves_no_busy_thread(tmp_path, monkeypatch):
+    """Nobody waits for a node without a coroutine once its run is cancelled: it opens a turn for a run that is over."""
+    sqlite = pytest.importorskip("langgraph.checkpoint.sqlite.aio")
+    entered, leave, left = threading.Event(), threading.Event(), threading.Event()
+    model = Speaker(script=by_prompt())
+    contact = GuardCore.contact
+
+    def held(core: GuardCore, *args: Any, **kwargs: Any) -> Any:
+        if not entered.is_set():
+            entered.set()
+            assert leave.wait(PATIENCE_SECONDS)
+        try:
+            return contact(core, *args, **kwargs)
+        finally:
+            left.set()
+
+    def speak(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [model.invoke(state["messages"])]}
+
+    async def wait_until(is_so: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_so():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.002)
+
+    monkeypatch.setattr(GuardCore, "contact", held)
+    async with sqlite.AsyncSqliteSaver.from_conn_string(str(tmp_path / "db")) as over:
+        guard = TurnGuard(over, path=tmp_path / "turns")
+        builder = StateGraph(MessagesState).add_node("model", guard.node(speak)).add_edge(START, "model")
+        graph: Any = builder.compile(checkpointer=over)
+        going = asyncio.ensure_future(graph.ainvoke(asked("go"), thread()))
+        await wait_until(entered.is_set)
+        going.cancel()
+        await asyncio.wait([going])
+        leave.set()
+        await wait_until(left.is_set)
+        await wait_until(lambda: not guard._core.home.is_busy("t"))
+        await graph.ainvoke(asked("next"), thread())
+        assert texts((await graph.aget_state(thread())).values["messages"])[-2:] == [("human", "next"), ("ai", "done")]
+    assert len(model.seen) == 1
 
 
 # --- what earlier turns have left ---

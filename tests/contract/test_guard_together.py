@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import HumanInTheLoopMiddleware, ToolRetryMiddleware
+from langchain.agents.middleware import ToolRetryMiddleware
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -52,6 +52,7 @@ from tests.contract.stopped_agents import (
     thread,
 )
 from tests.crash.processes import Child, Line
+from tests.langgraph_versions import REVIEW_MODES, reviewing
 from tests.system_calls import GROWING, SystemCalls, substituted
 
 ALL_WAYS = (*WAYS, "attach-by-hand")
@@ -676,7 +677,7 @@ def test_closing_a_thread_finalizes_its_history_first(busy, effects, colour):
 
 def paused_agent(directory: Path, way: str, mode: str, effects: Effects) -> Any:
     tools = [effects.tool("free"), effects.tool("gated")]
-    hitl = HumanInTheLoopMiddleware({"gated": True}, interrupt_mode=mode)  # type: ignore[arg-type]
+    hitl = reviewing({"gated": True}, mode)
     model = Speaker(script=by_prompt(first=[calling("free", "gated")]))
     return guarded(way, TurnCheckpointSaver(directory / "s"), model, tools, middleware=[hitl])
 
@@ -689,7 +690,7 @@ def decision(graph: Any, mode: str, kind: str) -> Command[Any]:
 
 @pytest.mark.parametrize("colour", ["invoke", "ainvoke", "stream", "astream_events"])
 @pytest.mark.parametrize("kind", ["approve", "reject"])
-@pytest.mark.parametrize("mode", ["batched", "per_call"])
+@pytest.mark.parametrize("mode", REVIEW_MODES)
 @pytest.mark.parametrize("way", ["middleware", "attach"])
 def test_a_genuine_decision_reaches_the_tool_after_a_restart(tmp_path, way, mode, kind, colour, effects):
     run(paused_agent(tmp_path, way, mode, effects), asked("first"), colour)
@@ -707,7 +708,7 @@ def test_a_genuine_decision_reaches_the_tool_after_a_restart(tmp_path, way, mode
 
 
 @pytest.mark.parametrize("colour", ["invoke", "astream"])
-@pytest.mark.parametrize("mode", ["batched", "per_call"])
+@pytest.mark.parametrize("mode", REVIEW_MODES)
 @pytest.mark.parametrize("way", ["middleware", "attach"])
 def test_a_new_message_instead_of_a_decision_supersedes_the_call(tmp_path, way, mode, colour, effects):
     run(paused_agent(tmp_path, way, mode, effects), asked("first"), colour)
@@ -730,14 +731,14 @@ def test_a_new_message_instead_of_a_decision_supersedes_the_call(tmp_path, way, 
 
 
 @pytest.mark.parametrize("policy", ["report", "rerun", "ask"])
-@pytest.mark.parametrize("mode", ["batched", "per_call"])
+@pytest.mark.parametrize("mode", REVIEW_MODES)
 @pytest.mark.parametrize("way", ["middleware", "attach"])
 def test_an_approved_tool_that_was_stopped_follows_its_policy(tmp_path, way, mode, policy, effects):
     flaky = Flaky(1, KeyboardInterrupt())
 
     def agent() -> Any:
         tools = [effects.tool("free"), effects.tool("gated", flaky)]
-        hitl = HumanInTheLoopMiddleware({"gated": True}, interrupt_mode=mode)
+        hitl = reviewing({"gated": True}, mode)
         model = Speaker(script=by_prompt(first=[calling("free", "gated")]))
         saver = TurnCheckpointSaver(tmp_path / "s")
         return guarded(way, saver, model, tools, middleware=[hitl], default_on_restart=policy)

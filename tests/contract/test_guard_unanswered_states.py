@@ -35,6 +35,7 @@ from tests.contract.guarded_agents import (
 )
 from tests.contract.guarded_places import Place, opened
 from tests.contract.true_histories import answers, assert_valid, outcome, shape
+from tests.langgraph_versions import needs_overwrites_that_stand_alone
 
 pytest.importorskip("langchain")
 
@@ -98,10 +99,15 @@ SHAPES: Final = (
 HAND_WAYS: Final = [way for way in WAYS.values() if way.graph == "hand"]
 
 
+def marks_of(each: Shape, way: Way) -> list[pytest.MarkDecorator]:
+    is_overwritten = each.name == "delta-without-ids" and way.guard == "node"
+    return [needs_overwrites_that_stand_alone] if is_overwritten else []
+
+
 def each_shape(ways: list[Way]) -> Any:
     """Parametrizes a test over shapes and ways; those that await differ least, so there are fewer."""
     found = [
-        pytest.param(each, way, colour, id=f"{colour}-{each.name}-{way.name}")
+        pytest.param(each, way, colour, id=f"{colour}-{each.name}-{way.name}", marks=marks_of(each, way))
         for colour in ("sync", "async")
         for each in SHAPES
         for way in ways
@@ -374,7 +380,9 @@ def test_an_encrypted_thread_is_finalized_and_tells_nothing(way, kind, colour, t
         assert_valid(history)
         if way.fan_out or colour == "sync":
             assert shape(history) == ["human", "ai", "c0=fast gave", "c1=unknown", "human", "ai"]
-        assert place.effects.counts() == {"fast": 1, "slow": 1}
+        # One task that awaits both calls may be stopped before the other one has begun.
+        effects = place.effects.counts()
+        assert effects == {"fast": 1, "slow": 1} or (colour == "async" and not way.fan_out and effects["slow"] == 1)
         assert_settled(other)
         stored = b"".join(file.read_bytes() for file in (tmp_path / "store").rglob("*") if file.is_file())
         for secret in (b"fast gave", b"interrupted and left no result", b"next"):

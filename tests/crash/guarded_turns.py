@@ -114,9 +114,10 @@ def remains_of(directory: Path, case: Case) -> Remains:
     evidence = transcript.call_evidence().items()
     calls = {call_id: each.facts for (_, call_id), each in evidence if call_id not in answered}
     # A checkpoint that is not the head yet has not come to be.
+    is_unread = head is not None and head.metadata.get("source") == "input" and not case.way.startswith("attach")
     values = {} if head is None else head.checkpoint["channel_values"]
-    seen = {name: value for name, value in values.items() if name != "__start__" or case.way.startswith("attach")}
-    in_head = "" if head is None else f"{seen} {head.pending_writes}"
+    kept = {name: value for name, value in values.items() if not (is_unread and name == "__start__")}
+    in_head = "" if head is None else f"{kept} {[] if is_unread else head.pending_writes}"
     in_journals = " ".join(sorted(in_files(directory, r"prompt-\d|said-[0-9a-f]{8}|result-[0-9a-f]{8}", "*.journal")))
     known = f"{in_head} {in_journals}"
     return Remains(

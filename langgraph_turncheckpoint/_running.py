@@ -7,11 +7,12 @@ recorded durably is not started.
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -38,8 +39,20 @@ from .errors import (
 #: Streamed text is written at most this often, in seconds.
 FLUSH_SECONDS: Final = 0.15
 
-#: How far from its end a stored history is searched for messages that are new to the disk.
-STORED_LOOK_BACK: Final = 64
+#: How far from its end a history is searched first for what was added lately.
+NEAR: Final = 64
+
+
+class Known(NamedTuple):
+    """The messages of a graph as they were last seen, and the ids of those that have been added since."""
+
+    history: Sequence[Any]
+    added: set[str]
+
+    def ids(self, *, near: bool = False) -> set[str]:
+        """Their ids; `near`: only of the last."""
+        messages = self.history[-NEAR:] if near else self.history
+        return {message.id for message in messages if isinstance(message, BaseMessage) and message.id} | self.added
 
 
 class RunningTurn:
@@ -86,8 +99,8 @@ class RunningTurn:
         self._allowed: set[CallKey] = set()
         self._armed: set[CallKey] = set()
         self._consumed: dict[CallKey, int] = {}
-        #: By graph: the ids of its messages, and the last of them that is from a person or a model.
-        self._history: dict[str, set[str]] = {}
+        #: By graph: its messages, and the last of them that is from a person or a model.
+        self._history: dict[str, Known] = {}
         self._last: dict[str, str] = {}
         self._unstored: set[str] = set()
         self._unwritten: dict[tuple[str, str], list[str]] = {}
@@ -262,25 +275,27 @@ class RunningTurn:
 
     def history_is(self, history: Sequence[Any], graph: str = "") -> None:
         """The messages in a graph's state as a node sees them; what was there and is not any more was removed."""
-        ids = {message.id for message in history if isinstance(message, BaseMessage) and message.id}
         with self._lock:
-            removed = sorted(self._history.get(graph, set()) - ids)
-            self._history[graph] = ids
+            known = self._history.get(graph)
+            self._history[graph] = Known(history, set())
             self._ends_with(graph, history)
-        if removed:
+        # Messages are the same objects from step to step, so this look is a hundredth of one at their ids.
+        if known is None or (len(known.history) <= len(history) and all(map(operator.is_, known.history, history))):
+            return
+        if removed := sorted(known.ids() - Known(history, set()).ids()):
             self._write(kinds.REMOVED, [removed])
 
     def history_begins(self, history: Sequence[Any]) -> None:
         """The messages that a run starts from, as they are stored."""
         with self._lock:
-            self._history[""] = {message.id for message in history if isinstance(message, BaseMessage) and message.id}
+            self._history[""] = Known(history, set())
             self._ends_with("", history)
 
     def history_stored(self, history: Sequence[Any]) -> None:
         """A checkpoint holds these messages."""
         self.stored_history = history
         with self._lock:
-            near = [m.id for m in history[-STORED_LOOK_BACK:] if isinstance(m, BaseMessage) and m.id in self._unstored]
+            near = [m.id for m in history[-NEAR:] if isinstance(m, BaseMessage) and m.id in self._unstored]
             self._unstored.difference_update(near)
         if near:
             self._write(kinds.STORED, [near])
@@ -288,10 +303,13 @@ class RunningTurn:
     def anchor(self, prompt: Sequence[BaseMessage], graph: str) -> str | None:
         """The message that a reply stands behind: the last of its prompt that is in the history, too."""
         with self._lock:
-            known = self._history.get(graph) or set().union(*self._history.values())
-            for message in reversed(prompt):
-                if isinstance(message, (HumanMessage, AIMessage)) and message.id in known:
-                    return message.id
+            known = [self._history[graph]] if graph in self._history else list(self._history.values())
+            # It nearly always is among the last of both.
+            for is_near in (True, False):
+                ids = set().union(*(each.ids(near=is_near) for each in known))
+                for message in reversed(prompt[-NEAR:] if is_near else prompt):
+                    if isinstance(message, (HumanMessage, AIMessage)) and message.id in ids:
+                        return message.id
             return self._last.get(graph, self._last.get("")) if known else anchor_of(prompt)
 
     def _ends_with(self, graph: str, messages: Sequence[Any]) -> None:
@@ -305,7 +323,7 @@ class RunningTurn:
         if messages:
             ids = [message.id for message in messages if message.id]
             with self._lock:
-                self._history.setdefault(graph, set()).update(ids)
+                self._history.setdefault(graph, Known((), set())).added.update(ids)
                 self._unstored.update(ids)
                 self._ends_with(graph, messages)
             self._write(kinds.PROMPT, [after, list(messages)], sync=True)
@@ -361,7 +379,7 @@ class RunningTurn:
                 if is_fresh:
                     self._fresh.add(message.id)
                 if message.id:
-                    self._history.setdefault(graph, set()).add(message.id)
+                    self._history.setdefault(graph, Known((), set())).added.add(message.id)
                     self._unstored.add(message.id)
                     self._last[graph] = message.id
         for message in replies:

@@ -173,9 +173,12 @@ def undelivered(pending: Iterable[BaseMessage], history: Iterable[Any]) -> list[
         pending: Messages of an inbox.
         history: Messages, and whatever else a reducer leaves among them.
     """
+    waiting = list(pending)
+    if not waiting:
+        return []  # nearly always, and a long history need not be looked at
     seen = {getattr(message, "id", None) for message in history}
     missing = []
-    for message in pending:
+    for message in waiting:
         if message.id not in seen:
             seen.add(message.id)
             missing.append(message)

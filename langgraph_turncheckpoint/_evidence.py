@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.types import Command
 
 from ._histories import Addition, Evidence, GivenAnswer, marked_partial, marker
-from ._tool_calls import anchor_of, last_caller
+from ._tool_calls import anchor_of, end_of_replies, last_caller
 from ._transcript import CallKey, Prompt, Reply, Transcript
 from ._turn import Cause
 
@@ -118,10 +118,7 @@ def _within(
     """
     gone = transcript.stored | transcript.removed | set(stored)
     ids = {message.id for message in history if isinstance(message, BaseMessage)}
-    cut = len(history)
-    while cut and isinstance(history[cut - 1], BaseMessage) and history[cut - 1].type in ("human", "system"):
-        cut -= 1
-    end = anchor_of(history[:cut]) or AT_START
+    end = anchor_of(history[: end_of_replies(history)]) or AT_START
 
     def placed(anchor: str | None) -> str | None:
         return end if anchor is not None and anchor in gone and anchor not in ids else anchor

@@ -9,7 +9,7 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from langchain_core.callbacks import BaseCallbackManager
@@ -27,6 +27,7 @@ from ._recovery import Rules
 from ._run_ends import run_ends
 from ._running import RunningTurn
 from ._runs import control_of, explicit_token
+from ._tool_calls import messages_of_state
 from ._turn import Cause, Strategy, TurnState
 from ._turns import Turn
 from .errors import InvalidIdError, StaleTurnError, StorageError
@@ -82,13 +83,7 @@ class GuardCore:
 
     def history(self, state: Any) -> Sequence[Any]:
         """The messages in a state of any shape."""
-        if isinstance(state, Mapping):
-            found = state.get(self.rules.messages_key)
-        elif isinstance(state, list):
-            found = state
-        else:
-            found = getattr(state, self.rules.messages_key, None)
-        return found if isinstance(found, (list, tuple)) else ()
+        return messages_of_state(state, self.rules.messages_key)
 
     def policy_of(self, request: Any) -> Policy:
         """The policy of the tool that a request of a `ToolNode` is for."""
@@ -227,7 +222,7 @@ class GuardCore:
     def _is_absorbed(self, running: RunningTurn) -> bool:
         """Whether a run that ended well has left nothing open; one that found nothing to do has changed nothing."""
         if not running.is_watched:
-            return not running.has_open_calls()
+            return not running.open_calls()
         stored = running.stored_history
         return stored is not None and is_healthy(stored, unanswered=self.rules.unanswered)
 

@@ -22,6 +22,7 @@ from ._model_pass import Prepared, prepare
 from ._offload import offload
 from ._recorder import graph_namespace
 from ._recovery import Rules, has_reducer
+from ._tool_calls import messages_of_state
 from ._transcript import messages_in
 
 #: Where LangGraph puts the reader of a task's channels.
@@ -112,7 +113,7 @@ class _Guarded:
         self._core.record_into(config, running)
         return prepare(
             running,
-            _history(state, self._rules.messages_key),
+            messages_of_state(state, self._rules.messages_key),
             rules=self._rules,
             saver=self._core.saver,
             config=self._core.node_config(config),
@@ -203,13 +204,6 @@ def adds_messages(channel: Any) -> bool:
 
 
 _MESSAGE_REDUCERS: Final = frozenset({"add_messages", "_add_messages", "_messages_delta_reducer"})
-
-
-def _history(state: Any, key: str) -> Any:
-    if isinstance(state, list):
-        return state
-    found = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
-    return found if isinstance(found, (list, tuple)) else []
 
 
 def _as_list(result: Any) -> list[Any]:

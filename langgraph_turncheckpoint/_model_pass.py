@@ -17,7 +17,7 @@ from ._histories import FinalizedHistory, finalize_history, is_healthy
 from ._pending import pending_evidence, stored_ids
 from ._recovery import Rules
 from ._running import RunningTurn
-from ._tool_calls import anchor_of
+from ._tool_calls import anchor_of, end_of_replies
 from .inbox import Inbox, undelivered
 
 
@@ -142,9 +142,7 @@ def _finalized(
 
 def _record_prompt(running: RunningTurn, history: Sequence[Any], checkpoint_ns: str) -> None:
     """The messages behind the last one of a model or tool are what the run was started with."""
-    cut = len(history)
-    while cut and isinstance(history[cut - 1], BaseMessage) and history[cut - 1].type in ("human", "system"):
-        cut -= 1
+    cut = end_of_replies(history)
     fresh = [message for message in history[cut:] if message.id is not None]
     after = anchor_of(history[:cut])
     if fresh and len(fresh) == len(history) - cut and (after is not None or cut == 0):

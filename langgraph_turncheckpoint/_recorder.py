@@ -61,7 +61,7 @@ class RunRecorder(GraphCallbackHandler):
     ) -> None:
         super().__init__()
         self.running, self._policy_of, self.view = running, policy_of, view
-        self._models: dict[UUID, str] = {}
+        self._models: set[UUID] = set()
         self._tools: dict[UUID, CallKey] = {}
         self._nodes: dict[UUID, str] = {}
         self._root: UUID | None = None
@@ -145,7 +145,7 @@ class RunRecorder(GraphCallbackHandler):
             return
         found = metadata or {}
         task = str(found.get("langgraph_checkpoint_ns") or "")
-        self._models[run_id] = task
+        self._models.add(run_id)
         self._told.add(task)
         node = str(found.get("langgraph_node") or "")
         self.running.model_started(str(run_id), messages[0] if messages else [], node, task)
@@ -186,14 +186,14 @@ class RunRecorder(GraphCallbackHandler):
         """A reply is whole."""
         if run_id not in self._models:
             return
-        del self._models[run_id]
+        self._models.discard(run_id)
         generation = response.generations[0][0] if response.generations and response.generations[0] else None
         if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
             self.running.replied(str(run_id), generation.message, self.view.covers)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """A reply was cut off. What there is of it stays until another try has said something."""
-        self._models.pop(run_id, None)
+        self._models.discard(run_id)
         self.running.flush()
 
     # --- tools ---

@@ -207,23 +207,17 @@ class RunningTurn:
             same = [key for key in candidates if self._calls[key] == args]
             return next(iter(same or candidates), None)
 
-    def unseen_calls(self) -> list[CallKey]:
-        """Calls of the last reply that have no result, and whose start might not be seen."""
+    def open_calls(self) -> list[CallKey]:
+        """Calls of the last reply that have no result."""
         with self._lock:
             last = next(reversed(self._calls), None)
             if last is None:
                 return []
-            keys = [key for key in self._calls if key.ai_id == last.ai_id and key[:2] not in self._covered]
-            return [key for key in keys if not self._now.get(key, {}).get("result")]
+            return [key for key in self._calls if key.ai_id == last.ai_id and not self._now.get(key, {}).get("result")]
 
-    def has_open_calls(self) -> bool:
-        """Whether a call of the last reply has neither a result nor another end."""
-        with self._lock:
-            last = next(reversed(self._calls), None)
-            if last is None:
-                return False
-            keys = [key for key in self._calls if key.ai_id == last.ai_id]
-            return any(not self._now.get(key, {}).get("result") for key in keys)
+    def unseen_calls(self) -> list[CallKey]:
+        """Those of them whose start might not be seen."""
+        return [key for key in self.open_calls() if key[:2] not in self._covered]
 
     def facts(self, key: CallKey) -> Facts:
         """What is known about a call, from this run if it was tried in it, or else from earlier ones."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 from uuid import UUID, uuid5
 
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, message_chunk_to_message
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, message_chunk_to_message
 
 #: The name of a call that has none. Anthropic's converter drops such a call, but not its answer.
 NAMELESS: Final = "unknown_tool"
@@ -125,3 +125,19 @@ def anchor_of(history: Sequence[Any]) -> str | None:
         if isinstance(message, (HumanMessage, AIMessage)):
             return message.id
     return None
+
+
+def end_of_replies(history: Sequence[Any]) -> int:
+    """Where the messages begin that nobody has replied to yet."""
+    cut = len(history)
+    while cut and isinstance(history[cut - 1], BaseMessage) and history[cut - 1].type in ("human", "system"):
+        cut -= 1
+    return cut
+
+
+def messages_of_state(state: Any, key: str) -> Sequence[Any]:
+    """The messages in a state of any shape: a mapping, an object with fields, or the list itself."""
+    if isinstance(state, list):
+        return state
+    found = state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)
+    return found if isinstance(found, (list, tuple)) else []

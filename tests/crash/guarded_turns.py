@@ -1,7 +1,7 @@
 """Every boundary of a guarded turn: a process is killed there, others take up what it has left, and what must hold then
 is checked. How the turn is run and killed is not said here.
 
-A test runs the boundaries that matter most. `python -m tests.crash.guarded_turns` runs all of them, for all ways into
+A test runs the boundaries that matter most. `python -m tests.crash turns` runs all of them, for all ways into
 the guard; with `--again` processes that take up are killed, too, at each of their boundaries.
 """
 
@@ -26,6 +26,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph_turncheckpoint import TurnCheckpointSaver
 from langgraph_turncheckpoint._finalize import Facts
 from langgraph_turncheckpoint._running import load_transcript
+from tests.crash.figures import Figure, zero
 from tests.crash.guarded_agent import (
     CONFIG,
     DURABILITIES,
@@ -390,45 +391,49 @@ def records_in(names: Sequence[str], count: int) -> list[int]:
     return [found[index * len(found) // count] for index in range(min(count, len(found)))]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The whole enumeration; prints what it does and finds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which cases, and how many of their boundaries; all of all would take hours."""
     parser.add_argument("--way", choices=WAYS, action="append")
     parser.add_argument("--durability", choices=DURABILITIES, action="append")
     parser.add_argument("--colour", choices=["sync", "async"], action="append")
     parser.add_argument("--thread", choices=["used", "fresh"], action="append")
-    parser.add_argument("--telling", action="store_true", help="only boundaries at what changes files or the world")
-    parser.add_argument("--stride", type=int, default=1, help="only each n-th boundary")
+    parser.add_argument("--every-boundary", action="store_true", help="also those that leave what the one before does")
+    parser.add_argument("--stride", type=int, default=5, help="only each n-th boundary")
     parser.add_argument("--again", type=int, default=0, help="kill those who take up, too, behind so many kills")
     parser.add_argument("--jobs", type=int, default=2)
-    given = parser.parse_args(arguments)
 
-    def choose(position: int, name: str) -> bool:
-        return position % given.stride == 0 and (not given.telling or bool(TELLING.match(name)))
+
+def run(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
+    """The chosen boundaries of the chosen cases."""
+
+    def chooser() -> Callable[[int, str], bool]:
+        counted = iter(range(sys.maxsize))
+        return lambda _, name: (
+            (options.every_boundary or bool(TELLING.match(name))) and not (next(counted) % options.stride)
+        )
 
     total: Counter[str] = Counter()
+    findings: list[str] = []
     for case in [
         Case(way, durability, thread == "used", colour)
-        for way in given.way or WAYS
-        for durability in given.durability or DURABILITIES
-        for thread in given.thread or ["used", "fresh"]
-        for colour in given.colour or ["sync", "async"]
+        for way in options.way or WAYS
+        for durability in options.durability or DURABILITIES
+        for thread in options.thread or ["used", "fresh"]
+        for colour in options.colour or ["sync", "async"]
     ]:
         with tempfile.TemporaryDirectory() as workplace:
-            said: Callable[[Finding], Any] = lambda finding: print(f"  {finding}", flush=True)  # noqa: E731, T201
-            enumeration = Enumeration(case, Path(workplace) / "w", choose=choose, jobs=given.jobs, report=said)
-            if given.again:
-                points = records_in(enumeration.names, given.again)
+            enumeration = Enumeration(case, Path(workplace) / "w", choose=chooser(), jobs=options.jobs)
+            if options.again:
+                points = records_in(enumeration.names, options.again)
                 tallies = [enumeration.run_again(p, first) for p in points for first in ("continue", "new")]
             else:
                 tallies = [enumeration.run()]
-        sums = {field: sum(getattr(t, field) for t in tallies) for field in ("boundaries", "kills", "resumes")}
-        found = sum(len(t.findings) for t in tallies)
-        total.update(sums, findings=found, cases=1)
-        print(f"{case}: {sums}, {found} findings", flush=True)  # noqa: T201
-    print(dict(total))  # noqa: T201
-    return min(1, total["findings"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        total.update({field: sum(getattr(t, field) for t in tallies) for field in ("kills", "resumes")}, cases=1)
+        findings += [str(finding) for tally in tallies for finding in tally.findings]
+    figures = [
+        Figure("ways into the guard, durabilities, threads, colours", total["cases"]),
+        Figure("kills", total["kills"]),
+        Figure("resumes", total["resumes"]),
+        zero("histories, results, prompts or effects that are wrong", len(findings)),
+    ]
+    return figures, findings

@@ -1,7 +1,7 @@
 """A guarded turn that is killed, wherever that is, and the processes that take up what it has left.
 
 Each boundary is a SIGKILL of a real process. What must hold is in `guarded_turns.wrong_with`; all boundaries of all
-ways into the guard are run by `python -m tests.crash.guarded_turns`, and by these tests in full runs.
+ways into the guard are run by `python -m tests.crash turns --every-boundary --stride 1`, and by full runs of the tests.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ class NamespaceFiles:
 
     def exists(self, checkpoint_id: str) -> bool:
         """Whether the checkpoint is in the store."""
-        return os.path.exists(self.file(checkpoint_id))
+        return _files.exists(self.file(checkpoint_id))
 
     # --- reading ---
 
@@ -198,9 +198,8 @@ class NamespaceFiles:
         number = next_blob + len(section.blobs)
         # Where both exist, a crash came between merging the early writes and removing their file.
         if early is not None and replaced is None:
-            for _, writes in early.records:
-                records += encode_record(WRITES, writes._replace(first_blob=number))
-                number += len(writes.blobs)
+            merged_writes, number = _encoded([writes for _, writes in early.records], number)
+            records += merged_writes
         data = encode_file(FileKind.CHECKPOINT, section, records)
         self._replace(path, data)
         for merged, image in ((pages_path, pages), (early_path, early)):
@@ -210,19 +209,20 @@ class NamespaceFiles:
         seen = {} if not records else seen_writes(checked(path, data))
         return path, section.first_blob, Tail(len(data), number, seen)
 
-    def tail(self, checkpoint_id: str) -> tuple[str, Tail]:
-        """The file that takes the writes of a checkpoint, made if needed, and its tail."""
+    def tail(self, checkpoint_id: str) -> tuple[str, Tail | None]:
+        """The file that takes the writes of a checkpoint, and its tail; `None` where there is no such file yet."""
         path = self.file(checkpoint_id)
         image = self._old_image(path)
         if image is None:
             path = path.removesuffix(CHECKPOINT_SUFFIX) + EARLY_SUFFIX
             image = self._old_image(path)
-        if image is None:
-            path = self._place(checkpoint_id).removesuffix(CHECKPOINT_SUFFIX) + EARLY_SUFFIX
-            data = encode_file(FileKind.EARLY, Section([pack_id(checkpoint_id)], 0, NO_REFS, EMPTY, []))
-            self._replace(path, data)
-            image = checked(path, data)
-        return path, Tail(image.end, image.next_blob, seen_writes(image))
+        return path, None if image is None else Tail(image.end, image.next_blob, seen_writes(image))
+
+    def start(self, checkpoint_id: str, sections: list[Section]) -> None:
+        """Keep writes that come before their checkpoint, in a file of their own; durable on return with `fsync`."""
+        path = self._place(checkpoint_id).removesuffix(CHECKPOINT_SUFFIX) + EARLY_SUFFIX
+        records, _ = _encoded(sections, 0)
+        self._replace(path, encode_file(FileKind.EARLY, Section([pack_id(checkpoint_id)], 0, NO_REFS, EMPTY, []), records))
 
     def append(self, path: str, tail: Tail, sections: list[Section]) -> Tail:
         """Append writes to a file in one sync; durable on return with `fsync`.
@@ -232,14 +232,11 @@ class NamespaceFiles:
         Returns:
             The new tail.
         """
-        data, number, seen = b"", tail.next_blob, tail.seen
-        for section in sections:
-            data += encode_record(WRITES, section._replace(first_blob=number))
-            number += len(section.blobs)
+        data, number = _encoded(sections, tail.next_blob)
         _files.append_file(path, data, at=tail.end, fsync=self._fsync)
         for section in sections:
-            _note(seen, section.fields)
-        return Tail(tail.end + len(data), number, seen)
+            _note(tail.seen, section.fields)
+        return Tail(tail.end + len(data), number, tail.seen)
 
     def adopt(self, name: str, source: str) -> bool:
         """Take over a file of another thread under the same name, in the bucket it belongs to here.
@@ -309,28 +306,25 @@ class NamespaceFiles:
         return [checkpoint_id for checkpoint_id in found if checkpoint_id is not None]
 
     def sweep(self) -> None:
-        """Remove what writers that died have left: temporaries, and writes that are in their checkpoint's file already.
+        """Remove what writers that died have left: temporaries, and what is in its checkpoint's file already.
 
-        Commits happen under the lock we hold, so nobody alive owns one. One stays while the file that it was
-        to replace is damaged: it may be the only good copy.
+        Commits happen under the lock we hold, so nobody alive owns one. It stays while the file that it was
+        to replace, or that it is in, is damaged: it may be the only good copy.
         """
         for bound in self.bounds():
             directory = self.bucket(bound)
             names = set(_files.list_directory(directory))
             for name in names:
-                is_litter = name.endswith(TEMPORARY_SUFFIX) and not self._is_damaged(directory, name)
-                is_merged = name.endswith(EARLY_SUFFIX) and name.removesuffix(EARLY_SUFFIX) + CHECKPOINT_SUFFIX in names
-                if is_litter or (is_merged and not self._is_damaged(directory, name)):
+                if name.endswith(TEMPORARY_SUFFIX):
+                    target = name.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0]
+                elif name.endswith((EARLY_SUFFIX, PAGES_SUFFIX)):
+                    target = name.rpartition(".")[0] + CHECKPOINT_SUFFIX
+                    if target not in names:
+                        continue
+                else:
+                    continue
+                if not _is_damaged(os.path.join(directory, target)):
                     _files.remove_file(os.path.join(directory, name))
-
-    @staticmethod
-    def _is_damaged(directory: str, temporary: str) -> bool:
-        target = temporary.removesuffix(TEMPORARY_SUFFIX).rpartition(".")[0]
-        try:
-            load_file(os.path.join(directory, target))
-        except (DamagedCheckpointError, UnknownFormatError):
-            return True
-        return False
 
     def _place(self, checkpoint_id: str) -> str:
         """The path for a checkpoint's file, in a bucket that exists."""
@@ -361,7 +355,7 @@ class NamespaceFiles:
 
     def _old_image(self, path: str) -> Image | None:
         """What a file to be replaced or appended to holds; a damaged one is set aside first."""
-        if not os.access(path, os.F_OK):
+        if not _files.exists(path):
             return None
         try:
             image = load_file(path)
@@ -384,6 +378,15 @@ class NamespaceFiles:
             _files.remove_file(path)
 
 
+def _is_damaged(path: str) -> bool:
+    """Whether anything in a file does not check; one that is not there is not damaged."""
+    try:
+        image = load_file(path)
+    except (DamagedCheckpointError, UnknownFormatError):
+        return True
+    return image is not None and bool(image.damage)
+
+
 def seen_writes(image: Image) -> dict[str, set[int]]:
     """Which (task, index) a file holds."""
     seen: dict[str, set[int]] = {}
@@ -391,6 +394,15 @@ def seen_writes(image: Image) -> dict[str, set[int]]:
         if kind == WRITES:
             _note(seen, section.fields)
     return seen
+
+
+def _encoded(sections: list[Section], number: int) -> tuple[bytes, int]:
+    """Records of writes with their blobs numbered from `number`, and the number behind the last."""
+    records = b""
+    for section in sections:
+        records += encode_record(WRITES, section._replace(first_blob=number))
+        number += len(section.blobs)
+    return records, number
 
 
 def _note(seen: dict[str, set[int]], fields: list[Any]) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from ._checkpoint_files import NamespaceFiles, Tail
@@ -105,8 +105,27 @@ class Commits:
         self._queues: dict[tuple[str, bool], _Queue] = {}
         self._swept: OrderedDict[str, None] = OrderedDict()
         self._tails: OrderedDict[tuple[str, str], tuple[str, tuple[int, ...], Tail]] = OrderedDict()
+        self._arriving: dict[tuple[str, str, str], threading.Event] = {}
 
     # --- checkpoints ---
+
+    @contextmanager
+    def arriving(self, target: Target) -> Iterator[None]:
+        """While this is entered, writes of this process for the checkpoint wait for it.
+
+        LangGraph hands over a checkpoint and the first writes on it at the same instant. Writes that win need a file
+        of their own, which the checkpoint then has to take in: five waits for the disk in place of one.
+        """
+        key, arrived = _key(target), threading.Event()
+        with self._guard:
+            self._arriving[key] = arrived
+        try:
+            yield
+        finally:
+            with self._guard:
+                if self._arriving.get(key) is arrived:
+                    del self._arriving[key]
+            arrived.set()
 
     def put(
         self,
@@ -175,6 +194,10 @@ class Commits:
             StorageError: The system refused. Nothing was written.
         """
         key = job.target.thread.path, fsync  # a batch is synced or not as a whole
+        with self._guard:
+            arrived = self._arriving.get(_key(job.target))
+        if arrived is not None:
+            arrived.wait()  # whatever has become of it
         with self._guard:
             queue = self._queues.setdefault(key, _Queue())
             queue.jobs.append(job)
@@ -257,8 +280,9 @@ class Commits:
 
     def _append_to(self, files: NamespaceFiles, checkpoint_id: str, jobs: list[WriteJob]) -> None:
         path, tail = self._tail(files, checkpoint_id)
-        sections, seen = [], {task: set(indexes) for task, indexes in tail.seen.items()}
-        number = tail.next_blob
+        sections, seen, number = [], {}, 0
+        if tail is not None:
+            seen, number = {task: set(indexes) for task, indexes in tail.seen.items()}, tail.next_blob
         for job in jobs:
             present = seen.setdefault(job.task_id, set())
             fresh = [position for position, index in enumerate(job.indexes) if index < 0 or index not in present]
@@ -270,11 +294,15 @@ class Commits:
             job.all_new = len(fresh) == len(job.indexes) and path.endswith(CHECKPOINT_SUFFIX)
             number += len(section.blobs)
             sections.append(section)
-        if sections:
-            self._tails.pop((files.path, checkpoint_id), None)
+        if not sections:
+            return
+        self._tails.pop((files.path, checkpoint_id), None)
+        if tail is None:
+            files.start(checkpoint_id, sections)
+        else:
             self._remember(files, checkpoint_id, path, files.append(path, tail, sections))
 
-    def _tail(self, files: NamespaceFiles, checkpoint_id: str) -> tuple[str, Tail]:
+    def _tail(self, files: NamespaceFiles, checkpoint_id: str) -> tuple[str, Tail | None]:
         with self._guard:
             remembered = self._tails.get((files.path, checkpoint_id))
         if remembered is not None:
@@ -323,6 +351,10 @@ class Commits:
         if fsync and not turn.durable:
             held.sync()
             turn.durable = True
+
+
+def _key(target: Target) -> tuple[str, str, str]:
+    return target.thread.path, target.checkpoint_ns, target.checkpoint_id
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Final, NamedTuple, TypeVar
 
@@ -128,6 +128,52 @@ def list_directory(path: str) -> list[str]:
         raise storage_error(error, path) from error
 
 
+def exists(path: str) -> bool:
+    """Whether there is anything at a path.
+
+    Raises:
+        StorageError: The system does not tell. `os.path.exists` and `os.access` would say no, and what is there would
+            be written over.
+    """
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise storage_error(error, path) from error
+    return True
+
+
+def is_directory(path: str) -> bool:
+    """Whether there is a directory at a path.
+
+    Raises:
+        StorageError: The system does not tell.
+    """
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise storage_error(error, path) from error
+
+
+def file_sizes(path: str) -> Iterator[int]:
+    """The length of every file below a directory. Links are not followed; what goes meanwhile is passed over."""
+    for name in list_directory(path):
+        entry = os.path.join(path, name)
+        try:
+            status = os.lstat(entry)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise storage_error(error, entry) from error
+        if stat.S_ISDIR(status.st_mode):
+            yield from file_sizes(entry)
+        else:
+            yield status.st_size
+
+
 def check_directory(path: str) -> None:
     """Fail where a path is something else than a directory; it need not exist."""
     with _reported(path):
@@ -184,7 +230,7 @@ def replace_file(path: str, data: bytes, *, temporary: str, fsync: bool) -> None
         fd = _open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, FILE_MODE)
         try:
             _fill(fd, data, fsync=fsync)
-            is_new = not os.access(path, os.F_OK)
+            is_new = not exists(path)
             _retried(lambda: os.replace(temporary, path))
         except BaseException:
             with contextlib.suppress(OSError):

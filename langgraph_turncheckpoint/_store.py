@@ -454,9 +454,19 @@ class Store(TurnStore):
         read_head: str | None,
     ) -> None:
         """Store a checkpoint; see `TurnCheckpointSaver.put`. Parts are checkpoint, metadata, new versions."""
+        check_checkpoint_id(target.checkpoint_id)
+        with self._shared.commits.arriving(target):
+            self._put(target, parent_id, parts, read_head)
+
+    def _put(
+        self,
+        target: Target,
+        parent_id: str | None,
+        parts: tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, object]],
+        read_head: str | None,
+    ) -> None:
         versions = parts[0].get("channel_versions") or {}
         thread, checkpoint_ns, checkpoint_id, turn = target
-        check_checkpoint_id(checkpoint_id)
         token = 0 if turn is None else turn.token
         fields = checkpoint_fields(checkpoint_id, checkpoint_ns, parent_id, token)
         for attempt in itertools.count():

@@ -165,12 +165,12 @@ class ThreadFiles:
                         raise InvalidIdError("target_thread_id", self.thread_id, reason)
 
     def _copy_tree(self, source: str, target: str) -> None:
-        if not os.path.isdir(source):
+        if not _files.is_directory(source):
             return
         _files.make_directory(target, fsync=False)
         for name in _files.list_directory(source):
             path, copy = os.path.join(source, name), os.path.join(target, name)
-            if os.path.isdir(path):
+            if _files.is_directory(path):
                 self._copy_tree(path, copy)
             elif not name.endswith(TEMPORARY_SUFFIX) and ticket_number(name) is None:
                 _files.copy_file(path, copy, fsync=self._fsync)
@@ -196,7 +196,7 @@ def thread_directories(root: str) -> Iterator[tuple[str, str]]:
     threads = os.path.join(root, THREADS_NAME)
     for name in sorted(_files.list_directory(threads)):
         path = os.path.join(threads, name)
-        if is_component("t", name) and os.path.isdir(path):
+        if is_component("t", name) and _files.is_directory(path):
             yield name, path
 
 

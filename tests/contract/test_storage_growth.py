@@ -5,14 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_turncheckpoint import TurnCheckpointSaver
 from langgraph_turncheckpoint._checkpoint_files import BUCKET_SIZE
-from tests.contract.storing import Thread, addressed, fresh, latest, named, packed, read, size_of
+from tests.contract.storing import Thread, addressed, fresh, latest, named, numbered, packed, read, size_of
 from tests.system_calls import SystemCalls, substituted
 from tests.unit.test_serde import KeyedCipher, Pickling
 
@@ -45,6 +47,12 @@ def written(operation):
     with substituted(Counting()):
         operation()
     return Counting.total
+
+
+def waits(thread):
+    """Whether a thread waits for an event or a condition."""
+    frame = sys._current_frames().get(thread.ident)
+    return frame is not None and frame.f_code.co_name == "wait"
 
 
 # --- C39 ---
@@ -115,6 +123,43 @@ def test_a_megabyte_that_was_a_pending_write_first_is_not_stored_again(tmp_path)
     thread.put({"messages": ["start", BLOB]})
     assert size_of(tmp_path) < 1_300_000
     thread.assert_whole(fresh(saver))
+
+
+def test_writes_that_come_while_their_checkpoint_is_being_put_wait_for_it(tmp_path):
+    """LangGraph hands both over at once; a file of their own for the writes would cost four more waits for the disk."""
+    saver = TurnCheckpointSaver(tmp_path)
+    thread, writers = Thread(saver), []
+    first = thread.put({"n": 0})
+    second = addressed("thread", checkpoint_id=numbered(7))
+
+    def write():
+        saver.put_writes(second, [("n", 1)], "task")
+
+    class WritingMeanwhile(SystemCalls):
+        def note(self, name, args):
+            if name == "flock" and not writers:
+                # The checkpoint has not got the lock yet: writes that did not wait for it would get it first.
+                writers.append(threading.Thread(target=write))
+                writers[0].start()
+                while writers[0].is_alive() and not waits(writers[0]):
+                    writers[0].join(0.01)
+            return super().note(name, args)
+
+    checkpoint = {**empty_checkpoint(), "id": numbered(7)}
+    with substituted(WritingMeanwhile()) as calls:
+        saver.put(first, checkpoint, {}, {})
+        writers[0].join()
+    assert [path for name, path in calls.calls if name == "open" and ".early" in str(path)] == []
+    assert calls.names.count("fdatasync") + calls.names.count("fsync") == 4  # the token, the file, its name, the writes
+    assert latest(fresh(saver)).pending_writes == [("task", "n", 1)]
+
+
+def test_early_writes_are_there_after_one_file(tmp_path):
+    saver = TurnCheckpointSaver(tmp_path)
+    Thread(saver).put({"n": 0})
+    with substituted(SystemCalls()) as calls:
+        saver.put_writes(addressed("thread", checkpoint_id=numbered(7)), [("n", 1)], "task")
+    assert calls.names.count("fdatasync") + calls.names.count("fsync") == 2  # the file and its name
 
 
 def test_a_fork_shares_with_the_checkpoint_it_starts_from(tmp_path):

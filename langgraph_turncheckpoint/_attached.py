@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from types import MethodType
 from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
@@ -16,8 +16,10 @@ from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, var_child_runnable_config
+from langchain_core.tools import BaseTool
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
@@ -36,7 +38,14 @@ from ._runs import TURN_KEY, explicit_token
 from ._tool_calls import anchor_of
 from ._tool_gate import aguarded_call, guarded_call, with_unreadable
 from ._watched_saver import WatchedSaver
-from .errors import InvalidIdError, ThreadBusyError, TurnCheckpointError, UnsupportedGraphError, UnsupportedSaverError
+from .errors import (
+    InvalidIdError,
+    StorageError,
+    ThreadBusyError,
+    TurnCheckpointError,
+    UnsupportedGraphError,
+    UnsupportedSaverError,
+)
 from .inbox import undelivered
 from .saver import TurnCheckpointSaver
 
@@ -56,10 +65,15 @@ def attached(core: GuardCore, graph: GraphT) -> GraphT:
     if not isinstance(given, Pregel):
         raise UnsupportedGraphError(f"attach takes a compiled graph, not {type(given).__name__}; call compile() first")
     _check_saver(core, graph)
+    _check_history(core, graph)
+    tools = _gated_tools_of(graph)
+    core.policies.check_names(tools)
+    for tool in tools:
+        core.policies.of(tool.name, tool.metadata)
     gated = _gated(core, graph)
     name = f"Guarded{type(graph).__name__}"
     # Only the class can carry these: a graph's attributes are the arguments of its next copy.
-    members = {"guard_core": core, "unguarded": gated, "__doc__": type(graph).__doc__}
+    members = {"guard_core": core, "guard_view": _view_of(gated), "unguarded": gated, "__doc__": type(graph).__doc__}
     guarded_class = type(name, (GuardedGraph, type(graph)), members)
     attributes = {name: value for name, value in vars(gated).items() if name != "__orig_class__"}
     return cast(GraphT, guarded_class(**attributes))
@@ -80,15 +94,27 @@ def _check_saver(core: GuardCore, graph: Pregel[Any, Any, Any, Any]) -> None:
         )
 
 
+def _check_history(core: GuardCore, graph: Pregel[Any, Any, Any, Any]) -> None:
+    """Refuse a graph that keeps its history in another channel. One without any may be attached for its turns."""
+    key = core.rules.messages_key
+    if key in graph.channels:
+        return
+    found = {name for name, channel in graph.channels.items() if getattr(channel, "operator", None) is add_messages}
+    # A test fails when LangGraph renames it.
+    found |= {node.bound._messages_key for node in graph.nodes.values() if isinstance(node.bound, ToolNode)}  # noqa: SLF001
+    found &= graph.channels.keys()
+    if found:
+        names = " or ".join(f"messages_key={name!r}" for name in sorted(found))
+        text = f"the graph has no channel {key!r}, its history is elsewhere; use TurnGuard(..., {names})"
+        raise UnsupportedGraphError(text)
+
+
 def _gated(core: GuardCore, graph: GraphT) -> GraphT:
     """A copy whose tool nodes ask the guard before each tool, in subgraphs, too."""
     nodes = dict(graph.nodes)
     for name, node in graph.nodes.items():
         bound = node.bound
         if isinstance(bound, ToolNode):
-            core.policies.check_names(bound.tools_by_name.values())
-            for tool in bound.tools_by_name.values():
-                core.policies.of(tool.name, tool.metadata)
             nodes[name] = node.copy({"bound": _gated_tools(core, bound)})
         elif isinstance(bound, Pregel):
             nodes[name] = node.copy({"bound": _gated(core, bound)})
@@ -120,29 +146,29 @@ def _gated_tools(core: GuardCore, node: ToolNode) -> ToolNode:
     return gated
 
 
-def view_of(graph: Pregel[Any, Any, Any, Any]) -> View:
-    """What is seen of a gated graph's runs."""
-    tools = frozenset(_gated_tool_names(graph))
-    return View(covers=lambda name: name in tools, gated=gated_nodes(graph))
-
-
-def _gated_tool_names(graph: Pregel[Any, Any, Any, Any]) -> Iterator[str]:
+def _gated_tools_of(graph: Pregel[Any, Any, Any, Any]) -> list[BaseTool]:
+    """The tools that tool nodes run, in subgraphs, too."""
+    found: list[BaseTool] = []
     for node in graph.nodes.values():
         if isinstance(node.bound, ToolNode):
-            yield from node.bound.tools_by_name
+            found += node.bound.tools_by_name.values()
         elif isinstance(node.bound, Pregel):
-            yield from _gated_tool_names(node.bound)
+            found += _gated_tools_of(node.bound)
+    return found
 
 
-def gated_nodes(graph: Pregel[Any, Any, Any, Any]) -> set[str]:
-    """The nodes that ask the guard, or hold a graph whose nodes do."""
-    return {name for name, node in graph.nodes.items() if isinstance(node.bound, (ToolNode, Pregel))}
+def _view_of(graph: Pregel[Any, Any, Any, Any]) -> View:
+    """What is seen of a gated graph's runs. Its gated nodes ask the guard, or hold a graph whose nodes do."""
+    tools = frozenset(tool.name for tool in _gated_tools_of(graph))
+    nodes = frozenset(name for name, node in graph.nodes.items() if isinstance(node.bound, (ToolNode, Pregel)))
+    return View(covers=lambda name: name in tools, gated=nodes)
 
 
 class GuardedGraph:
     """What a guarded graph does otherwise than the graph it is a copy of: its runs have a turn."""
 
     guard_core: GuardCore
+    guard_view: View
     unguarded: Pregel[Any, Any, Any, Any]
     config: Any
 
@@ -224,7 +250,7 @@ class GuardedRun:
         merged: RunnableConfig,
         control: RunControl,
     ) -> None:
-        self._graph, self._core = graph.unguarded, graph.guard_core
+        self._graph, self._core, self._view = graph.unguarded, graph.guard_core, graph.guard_view
         self._given, self._merged, self.control = given, merged, control
         self.input, self.config = given, config
         # A command that answers no question goes its own way, and leaves what is open behind.
@@ -245,7 +271,7 @@ class GuardedRun:
             raise
 
     async def __aenter__(self) -> None:
-        self._open = self._turn()
+        self._open = await offload(self._turn)
         turned = self._merged if self._open is None else await self._open.__aenter__()
         try:
             await offload(self._begin, turned)
@@ -290,7 +316,7 @@ class GuardedRun:
         assert token is not None
         turn = core.home.store.explicit_turn(thread_id, token)
         core.home.store.check_turn(thread_id, turn)
-        self._running, _ = core.running(thread_id, turn, self.control, view_of(self._graph))
+        self._running, _ = core.running(thread_id, turn, self.control, self._view)
         self._plain = cast(RunnableConfig, {"configurable": {"thread_id": thread_id, TURN_KEY: conf[TURN_KEY]}})
         watched = WatchedSaver(
             cast("BaseCheckpointSaver[Any]", self._graph.checkpointer),
@@ -346,12 +372,12 @@ class GuardedRun:
         await offload(self._note_start, saved)
         history, changed = self._history(saved), False
         if saved is not None and self._is_addressed:
-            self._within_input(saved, history or [])
+            await offload(self._within_input, saved, history or [])
         elif (steps := await offload(self._steps, saved)) is not None:
             try:
                 changed = (await arun_steps(steps, self._graph)).changed
             except Exception as error:  # noqa: BLE001 - a state's reducers may raise anything
-                self._give_up(saved, history, error)
+                await offload(self._give_up, saved, history, error)
         if changed or history is None:
             history = self._values((await self._graph.aget_state(self._plain)).values)
         await offload(self._started, history)
@@ -378,7 +404,7 @@ class GuardedRun:
         running, rules = self._running, self._core.rules
         assert running is not None
         pending = [] if saved is None else saved.pending_writes or []
-        recovery = Recovery(self._graph, self._plain, running, rules=rules, gated=gated_nodes(self._graph))
+        recovery = Recovery(self._graph, self._plain, running, rules=rules, gated=self._view.gated or ())
         history = self._history(saved)
         caller = next((message for message in reversed(history or ()) if isinstance(message, AIMessage)), None)
         if caller is not None:
@@ -424,7 +450,8 @@ class GuardedRun:
         if len(waiting) < len(pending):
             # Stored already, by a run that died before it could say so.
             still = {message.id for message in waiting}
-            inbox.acknowledge({str(message.id) for message in pending} - still)
+            with contextlib.suppress(StorageError):  # the next run tries again
+                inbox.acknowledge({str(message.id) for message in pending} - still)
         # LangGraph has not read the list yet; it is this run's own.
         self._messages[:0] = waiting
         running.handed_on(str(message.id) for message in waiting)
@@ -490,7 +517,7 @@ async def arecover_by_hand(
     """Async twin of `recover_by_hand`."""
     run = _by_hand(core, graph, config)
     async with run:
-        return await arun_steps(run.everything(), run.graph)
+        return await arun_steps(await offload(run.everything), run.graph)
 
 
 def _by_hand(core: GuardCore, graph: Any, config: RunnableConfig) -> _RunByHand:
@@ -511,7 +538,4 @@ class _RunByHand(GuardedRun):
     def everything(self) -> Steps:
         """Whatever there is to close."""
         assert self._running is not None
-        gated: Collection[str] = gated_nodes(self._graph)
-        return Recovery(
-            self._graph, self._plain, self._running, rules=self._core.rules, gated=gated
-        ).before_new_message([])
+        return Recovery(self._graph, self._plain, self._running, rules=self._core.rules).before_new_message([])

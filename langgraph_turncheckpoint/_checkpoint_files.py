@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import warnings
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ from ._records import (
     parse_file,
     unpack_id,
 )
-from .errors import DamagedCheckpointError, StorageError, UnknownFormatError
+from .errors import DamagedCheckpointError, DamageWarning, StorageError, UnknownFormatError
 
 #: Checkpoints in a bucket, on average. Listing that many names takes about 0.1 ms; more would make reading
 #: the latest depend on the history.
@@ -83,6 +84,12 @@ def checked(path: str, data: bytes) -> Image:
         raise DamagedCheckpointError(path, str(error)) from None
     except NewerFormatError as error:
         raise UnknownFormatError(path, error.version, FORMAT_VERSION) from None
+
+
+def _owned(image: Image, checkpoint_id: str, path: str) -> Image:
+    if unpack_id(image.body.fields[0]) != checkpoint_id:
+        raise DamagedCheckpointError(path, "holds another checkpoint than its name says")
+    return image
 
 
 class NamespaceFiles:
@@ -157,9 +164,7 @@ class NamespaceFiles:
         if image is not None and image.damage:
             # A record may be half-written this instant. Its writer does not need long.
             image = load_file(path)
-        if image is not None and unpack_id(image.body.fields[0]) != checkpoint_id:
-            raise DamagedCheckpointError(path, "holds another checkpoint than its name says")
-        return image
+        return None if image is None else _owned(image, checkpoint_id, path)
 
     def read_pages(self, checkpoint_id: str) -> Image:
         """The file that holds the blobs of a checkpoint, even if the checkpoint was removed.
@@ -169,8 +174,9 @@ class NamespaceFiles:
         """
         for suffix in (CHECKPOINT_SUFFIX, PAGES_SUFFIX, CHECKPOINT_SUFFIX):
             # A prune renames between the first look and the second, a repeated put back again.
-            if (image := load_file(self.file(checkpoint_id, suffix))) is not None:
-                return image
+            path = self.file(checkpoint_id, suffix)
+            if (image := load_file(path)) is not None:
+                return _owned(image, checkpoint_id, path)
             self._bounds = None
         raise DamagedCheckpointError(self.file(checkpoint_id), "the file is missing, and others refer to it")
 
@@ -221,8 +227,8 @@ class NamespaceFiles:
     def start(self, checkpoint_id: str, sections: list[Section]) -> None:
         """Keep writes that come before their checkpoint, in a file of their own; durable on return with `fsync`."""
         path = self._place(checkpoint_id).removesuffix(CHECKPOINT_SUFFIX) + EARLY_SUFFIX
-        records, _ = _encoded(sections, 0)
-        self._replace(path, encode_file(FileKind.EARLY, Section([pack_id(checkpoint_id)], 0, NO_REFS, EMPTY, []), records))
+        body = Section([pack_id(checkpoint_id)], 0, NO_REFS, EMPTY, [])
+        self._replace(path, encode_file(FileKind.EARLY, body, _encoded(sections, 0)[0]))
 
     def append(self, path: str, tail: Tail, sections: list[Section]) -> Tail:
         """Append writes to a file in one sync; durable on return with `fsync`.
@@ -376,6 +382,8 @@ class NamespaceFiles:
             _files.replace_file(aside, data, temporary=aside + TEMPORARY_SUFFIX, fsync=self._fsync)
         if not keep:
             _files.remove_file(path)
+        lost = "what was sound in it is kept" if keep else "what it held is not used any more"
+        warnings.warn(f"{path}: damaged; its bytes were put aside in {aside}, and {lost}", DamageWarning, stacklevel=2)
 
 
 def _is_damaged(path: str) -> bool:

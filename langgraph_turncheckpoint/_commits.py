@@ -339,6 +339,7 @@ class Commits:
             for files in thread.unnamed_namespaces(held.state):
                 with suppress(StorageError):  # litter is no reason to refuse a write
                     files.sweep()
+            held.was_interrupted = False
 
     @staticmethod
     def _admit(held: HeldLedger, thread: ThreadFiles, turn: Turn, *, fsync: bool) -> None:

@@ -59,13 +59,16 @@ def evidence_of(
     additions: list[Addition] = []
     followers = _followers(history)
     names = None if namespaces is None else {graph_names(namespace) for namespace in namespaces}
-    timeline = _within(transcript, aligned(transcript.timeline, history), history, stored=stored)
+    gone = _gone(transcript, history, stored)
+    timeline = _within(aligned(transcript.timeline, history), history, gone)
+    speakers = _speakers(timeline)
     for entry, is_last in _with_last_replies(timeline, names):
         if isinstance(entry, Prompt):
             additions += _prompt(entry)
-        elif is_last and entry.anchor is not None and not _is_answered(entry, timeline, followers):
+        elif is_last and entry.anchor is not None and not _is_answered(entry, speakers, followers):
             ended = causes.get(int(entry.run.partition("-")[0]), cause)
-            additions += _reply(entry, transcript, cause=ended, turn_token=turn_token, wishes=wishes)
+            made = _reply(entry, transcript, cause=ended, turn_token=turn_token, wishes=wishes)
+            additions += [addition for addition in made if addition.message.id not in gone]
     calls = transcript.call_evidence(causes)
     if history and _last_caller_has_no_id(history):
         # The model's reply had an id, which the graph has not kept.
@@ -79,7 +82,7 @@ def evidence_of(
 
 def lost_prompts(transcript: Transcript, history: Sequence[Any], *, stored: Collection[str] = ()) -> Evidence:
     """Only the messages that runs were started with, or that came from the inbox, and that the history lacks."""
-    timeline = _within(transcript, aligned(transcript.timeline, history), history, stored=stored)
+    timeline = _within(aligned(transcript.timeline, history), history, _gone(transcript, history, stored))
     return Evidence(additions=[a for entry in timeline if isinstance(entry, Prompt) for a in _prompt(entry)])
 
 
@@ -108,31 +111,30 @@ def update_of(command: Command[Any]) -> list[tuple[str, Any]]:
     return []
 
 
-def _within(
-    transcript: Transcript, timeline: Sequence[Prompt | Reply], history: Sequence[Any], *, stored: Collection[str]
-) -> list[Prompt | Reply]:
+def _gone(transcript: Transcript, history: Sequence[Any], stored: Collection[str]) -> set[str]:
+    """Ids of the messages that are missing on purpose: a checkpoint had them, or a node took them out."""
+    ids = {message.id for message in history if isinstance(message, BaseMessage)}
+    return {*transcript.stored, *transcript.removed, *stored}.difference(ids)
+
+
+def _within(timeline: Sequence[Prompt | Reply], history: Sequence[Any], gone: Collection[str]) -> list[Prompt | Reply]:
     """The entries that may be missing from the history by accident, and where they belong in it.
 
-    What a checkpoint had, or what a node took out, is missing on purpose. What stood behind such a message goes to
-    the end of what was stored.
+    What stood behind a message that is gone goes to the end of what was stored.
     """
-    gone = transcript.stored | transcript.removed | set(stored)
-    ids = {message.id for message in history if isinstance(message, BaseMessage)}
     end = anchor_of(history[: end_of_replies(history)]) or AT_START
 
     def placed(anchor: str | None) -> str | None:
-        return end if anchor is not None and anchor in gone and anchor not in ids else anchor
+        return end if anchor in gone else anchor
 
     found: list[Prompt | Reply] = []
     for entry in timeline:
         if isinstance(entry, Prompt):
-            kept = [message for message in entry.messages if message.id in ids or message.id not in gone]
+            kept = [message for message in entry.messages if message.id not in gone]
             if kept:
                 after = placed(entry.after)
                 found.append(Prompt(None if after == AT_START else after, kept))
-        elif not entry.is_internal and not (
-            entry.message is not None and entry.message.id in gone and entry.message.id not in ids
-        ):
+        elif not entry.is_internal and (entry.message is None or entry.message.id not in gone):
             found.append(entry._replace(anchor=placed(entry.anchor)))
     return found
 
@@ -217,14 +219,23 @@ def _followers(history: Sequence[Any]) -> dict[str, set[str | None]]:
     return found
 
 
-def _is_answered(entry: Reply, timeline: Sequence[Prompt | Reply], followers: Mapping[str, set[str | None]]) -> bool:
+def _speakers(timeline: Sequence[Prompt | Reply]) -> dict[str | None, set[tuple[str, str]]]:
+    """The nodes that have said each whole reply, by its id."""
+    found: dict[str | None, set[tuple[str, str]]] = {}
+    for entry in timeline:
+        if isinstance(entry, Reply) and entry.message is not None:
+            found.setdefault(entry.message.id, set()).add(_place(entry))
+    return found
+
+
+def _is_answered(
+    entry: Reply,
+    speakers: Mapping[str | None, set[tuple[str, str]]],
+    followers: Mapping[str, set[str | None]],
+) -> bool:
     """Whether the history has a reply to the same prompt that is not of another node, which may answer beside it."""
-    of_others = {
-        other.message.id
-        for other in timeline
-        if isinstance(other, Reply) and other.message is not None and _place(other) != _place(entry)
-    }
-    return bool(followers.get(entry.anchor or "", set()) - of_others)
+    own = {_place(entry)}
+    return any(not speakers.get(reply, own) - own for reply in followers.get(entry.anchor or "", ()))
 
 
 def _place(entry: Reply) -> tuple[str, str]:

@@ -6,8 +6,8 @@ Pure bytes; what a payload means is decided elsewhere.
     checksum   8 bytes, XXH3-64 over length and payload
     payload
 
-A process that dies while it appends leaves a torn last frame, which is dropped without a word. Bytes that are
-no frame but have sound frames behind them are damage: they are passed over, and reported.
+A process that dies while it appends leaves a torn last frame, which is dropped without a word: the beginning of a frame,
+or blocks that were never written. Any other bytes that are no frame are damage: they are passed over, and reported.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Frames(NamedTuple):
 
     Attributes:
         payloads: Every sound payload, in order.
-        end: Where the next frame goes; what lies behind is a torn tail.
+        end: Where the next frame goes; what lies behind is a torn tail. Damage is left alone.
         damaged: Start and end of each stretch that was passed over.
     """
 
@@ -61,7 +61,26 @@ def split_frames(data: bytes) -> Frames:
             damaged.append((end, position))
         payloads.append(payload)
         end = position = position + _HEADER.size + len(payload)
+    if end < len(data) and not _is_torn(data[end:]):
+        damaged.append((end, len(data)))
+        end = len(data)
     return Frames(payloads, end, damaged)
+
+
+def _is_torn(tail: bytes) -> bool:
+    """Whether bytes behind the last sound frame can be what a crash has left of an append."""
+    if not any(tail):
+        return True
+    if tail[: len(MAGIC)] != MAGIC[: len(tail)]:
+        return False
+    if len(tail) < _HEADER.size:
+        return True
+    _, length, checksum = _HEADER.unpack_from(tail)
+    rest = tail[_HEADER.size :]
+    if length <= len(rest):
+        return not any(rest)
+    # A frame that is whole but for its length was appended to its end, and has been changed since.
+    return length <= PAYLOAD_LIMIT and xxh3_64_intdigest(_LENGTH.pack(len(rest)) + rest) != checksum
 
 
 def _payload_at(data: bytes, position: int) -> bytes | None:

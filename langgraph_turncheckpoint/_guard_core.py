@@ -8,8 +8,10 @@ import asyncio
 import errno
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from langchain_core.callbacks import BaseCallbackManager
@@ -30,7 +32,7 @@ from ._runs import control_of, explicit_token
 from ._tool_calls import messages_of_state
 from ._turn import Cause, Strategy, TurnState
 from ._turns import Turn
-from .errors import InvalidIdError, StaleTurnError, StorageError
+from .errors import InvalidIdError, JournalWarning, StaleTurnError, StorageError
 from .saver import TurnCheckpointSaver
 
 #: Where LangGraph puts the checkpointer of a run.
@@ -67,9 +69,15 @@ class GuardCore:
         self.guarded_nodes = 0
         #: Calls that are running in event loops, by thread, task and AI message.
         self.in_flight: dict[tuple[Any, ...], set[asyncio.Future[None]]] = {}
-        self._lock = threading.Lock()
         self._live: dict[tuple[str, int], RunningTurn] = {}
+        self._make_locks()
         _cores.add(self)
+
+    def _make_locks(self) -> None:
+        #: For looks at what is live, also from event loops; nothing is read or waited for with it.
+        self._lock = threading.Lock()
+        #: By thread, for the beginning of a run, which reads journals and may wait for another process.
+        self._beginnings: weakref.WeakValueDictionary[str, threading.Lock] = weakref.WeakValueDictionary()
 
     @property
     def knows_turns(self) -> bool:
@@ -78,7 +86,7 @@ class GuardCore:
 
     def reset(self) -> None:
         """In a forked child: the turns are its parent's."""
-        self._lock = threading.Lock()
+        self._make_locks()
         self._live.clear()
 
     def history(self, state: Any) -> Sequence[Any]:
@@ -105,8 +113,9 @@ class GuardCore:
         token = explicit_token(conf, thread_id)
         store = self.home.store
         manager = config.get("callbacks")
-        parent = manager.parent_run_id if isinstance(manager, BaseCallbackManager) else None
-        depth = str(conf.get("checkpoint_ns") or "").count("|") + 1
+        task = str(conf.get("checkpoint_ns") or "")
+        parent = manager.parent_run_id if isinstance(manager, BaseCallbackManager) else run_ends().node_of(task)
+        depth = task.count("|") + 1
         if token is None and parent is not None and not run_ends().knows(parent, depth):
             # A cancelled run that is only now on its way here must not take a turn from a newer one.
             raise StaleTurnError(thread_id, 0, 0, "the run it belongs to has ended")
@@ -144,26 +153,38 @@ class GuardCore:
             StaleTurnError, ThreadClosedError: The turn is over.
         """
         with self._lock:
+            beginning = self._beginnings.setdefault(thread_id, threading.Lock())
+        with beginning:
             running = self._live.get((thread_id, turn.token))
             if running is None:
                 if turn.journal is None:
                     self._mark(thread_id, turn)
-                for key in [key for key in self._live if key[0] == thread_id and key[1] < turn.token]:
-                    # Overtaken here: nothing of it starts or is recorded any more.
-                    self._live.pop(key).journal.close()
-                running = self._live[thread_id, turn.token] = RunningTurn(self.home.store, thread_id, turn)
+                running = RunningTurn(self.home.store, thread_id, turn)
+                self._goes_live(running)
             is_new = running.control is not control or control is None
             if is_new:
                 try:
                     running.begin_run(control)
                 except BaseException:
                     # What cannot be read cannot be gone on from, and nobody will tell that this turn is over.
-                    del self._live[thread_id, turn.token]
+                    with self._lock:
+                        self._live.pop((thread_id, turn.token), None)
                     self.home.store.settle_turn(thread_id, turn, "failed", "error", raise_token=False)
                     raise
                 seen = view or View(covers=lambda _: self.gates_tools)
                 running.recorder = RunRecorder(running, self.policies.of, seen)
             return running, is_new
+
+    def _goes_live(self, running: RunningTurn) -> None:
+        with self._lock:
+            older = [key for key in self._live if key[0] == running.thread_id and key[1] < running.token]
+            overtaken = [self._live.pop(key) for key in older]
+            # Nobody tells here that a turn by hand has ended.
+            for key in [key for key, other in self._live.items() if not other.journal.is_open]:
+                del self._live[key]
+            self._live[running.thread_id, running.token] = running
+        for other in overtaken:
+            other.journal.close()  # nothing of it starts or is recorded any more
 
     def _mark(self, thread_id: str, turn: Turn) -> None:
         try:
@@ -214,9 +235,7 @@ class GuardCore:
         running.is_absorbed = state == "completed" and self._is_absorbed(running)
         running.end_run("unknown" if state == "completed" and not running.is_absorbed else state, cause)
         if running.is_absorbed:
-            if running.delivered:
-                self.home.inbox(running.thread_id).acknowledge(running.delivered)
-            self._remove_older_journals(running)
+            self._let_go(running)
         return state, cause
 
     def _is_absorbed(self, running: RunningTurn) -> bool:
@@ -235,7 +254,22 @@ class GuardCore:
             self._live.pop((running.thread_id, running.token), None)
         if running.is_absorbed and running.turn.journal is not None:
             running.turn.journal.close()
-            _files.remove_file(running.turn.journal.path)
+            with suppress(StorageError):  # it says itself that its run is complete
+                _files.remove_file(running.turn.journal.path)
+
+    def _let_go(self, running: RunningTurn) -> None:
+        """What the checkpoints hold need not be kept elsewhere. The run is no worse for what cannot be removed now:
+        the next one that ends well does it, and messages that come twice have their ids.
+        """
+        try:
+            if running.delivered:
+                self.home.inbox(running.thread_id).acknowledge(running.delivered)
+            self._remove_older_journals(running)
+        except StorageError as error:
+            text = (
+                f"thread {running.thread_id!r}: what its checkpoints hold is kept in journals or inbox, too ({error})"
+            )
+            warnings.warn(text, JournalWarning, stacklevel=2)
 
     def _remove_older_journals(self, running: RunningTurn) -> None:
         """Only the newest turn may; whoever was overtaken leaves them to the newer one."""

@@ -6,6 +6,7 @@ its message. Only lists of LangChain messages go in and out; where they are stor
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,7 @@ from ._finalize import Facts, Outcome, decide, marker_text, wording
 from ._pairing import Slot, Survey, is_surely_paired
 from ._tool_calls import Call
 from ._turn import Cause
+from .errors import PolicyWarning
 
 #: Key in `response_metadata` by which everything that this package makes can be told from what others said.
 METADATA_KEY: Final = "turncheckpoint"
@@ -191,6 +193,47 @@ def marker(cause: Cause, token: int, *, id: str) -> HumanMessage:  # noqa: A002 
     return HumanMessage(content=marker_text(cause), id=id, response_metadata={METADATA_KEY: note})
 
 
+def made_answer(
+    call: Call,
+    outcome: Outcome,
+    cause: Cause,
+    *,
+    texts: Mapping[str, Text],
+    turn_token: int,
+    id: str,  # noqa: A002 - LangChain's name
+    error: str = "",
+) -> ToolMessage:
+    """An answer that says what is known of a call, marked as such."""
+    text = texts.get(call.name, texts.get("*"))
+    if text is None:
+        text = wording(outcome, cause, call.name, error=error)
+    elif not isinstance(text, str):
+        text = _made_text(text, outcome, cause, call) or wording(outcome, cause, call.name, error=error)
+    return ToolMessage(
+        content=text,
+        name=call.name,
+        tool_call_id=call.id,
+        id=id,
+        status="error",
+        response_metadata={METADATA_KEY: {"outcome": outcome, "cause": cause, "turn_token": turn_token}},
+    )
+
+
+def _made_text(make: Callable[..., Any], outcome: Outcome, cause: Cause, call: Call) -> str:
+    """What the user's function gives; empty if it fails, since a thread shall not be stuck for a text."""
+    try:
+        made = make(outcome, cause, call.stated)
+    except Exception as error:  # noqa: BLE001 - it is somebody else's function
+        reason = f"{type(error).__name__}: {error}"
+    else:
+        if isinstance(made, str):
+            return made
+        reason = f"it gave {type(made).__name__}, not a string"
+    text = f"texts: the function for {call.name!r} failed ({reason}); the usual text is used"
+    warnings.warn(text, PolicyWarning, stacklevel=2)
+    return ""
+
+
 def _answer(
     call: Call,
     entry: CallEvidence | None,
@@ -216,21 +259,9 @@ def _answer(
     waited = evidence is not None and evidence.paused and is_of_last and not facts.started
     if waited and outcome in {"unknown", "not_run"}:
         outcome, named = "superseded", "superseded"
-    text = texts.get(call.name, texts.get("*"))
-    if text is None:
-        text = wording(outcome, named, call.name, error=facts.error or "")
-    elif not isinstance(text, str):
-        text = text(outcome, named, call.stated)
     token = 0 if evidence is None else evidence.turn_token
-    note = {"outcome": outcome, "cause": named, "turn_token": token}
-    message = ToolMessage(
-        content=text,
-        name=call.name,
-        tool_call_id=call.id,
-        id=_answer_id(message_id, call.id, token),
-        status="error",
-        response_metadata={METADATA_KEY: note},
-    )
+    made_id, error = _answer_id(message_id, call.id, token), facts.error or ""
+    message = made_answer(call, outcome, named, texts=texts, turn_token=token, id=made_id, error=error)
     return GivenAnswer(call.id, call.name, outcome, named, message)
 
 

@@ -139,11 +139,12 @@ class InboxFiles:
                 return False
             if self._fsync:
                 held.sync()  # an item in a life of the thread that the ledger forgets would be lost
-            _files.make_directory(directory, fsync=self._fsync)
-            _sweep(directory)
-            path = os.path.join(directory, f"i-{self._next_number(directory):016}.msg")
-            temporary = f"{path}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
-            _files.replace_file(path, data, temporary=temporary, fsync=self._fsync)
+            with held.committing():
+                _files.make_directory(directory, fsync=self._fsync)
+                _sweep(directory)
+                path = os.path.join(directory, f"i-{self._next_number(directory):016}.msg")
+                temporary = f"{path}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"
+                _files.replace_file(path, data, temporary=temporary, fsync=self._fsync)
             return True
 
     def items(self, on_damage: Callable[[DamagedCheckpointError], None]) -> list[Item]:
@@ -204,10 +205,12 @@ class InboxFiles:
         with self._thread.ledger.hold() as held:
             directory = self._directory(held.state)
             doomed = choose(directory)
-            for path in doomed:
-                _files.remove_file(path)
-            if doomed and self._fsync:
-                _files.sync_directory(directory)
+            if doomed:
+                with held.committing():
+                    for path in doomed:
+                        _files.remove_file(path)
+                    if self._fsync:
+                        _files.sync_directory(directory)
             return len(doomed)
 
     def _directory(self, state: LedgerState) -> str:

@@ -81,12 +81,12 @@ class JournalFile:
             StorageError: The system refused. The journal is as it was, and may be appended to again.
         """
         fsync = sync and self._fsync
+        if fsync and not self._is_named and self._file.is_open:
+            _files.sync_directory(os.path.dirname(self.path))  # before: once the record is there, nothing may fail
+            self._is_named = True
         if not self._file.append(encode_frame(payload), fsync=fsync):
             return False
         self.is_blank = False
-        if fsync and not self._is_named:
-            _files.sync_directory(os.path.dirname(self.path))
-            self._is_named = True
         return True
 
     def close(self) -> None:

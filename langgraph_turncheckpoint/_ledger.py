@@ -30,13 +30,22 @@ from .errors import DamageWarning
 
 LEDGER_NAME: Final = "turn"
 
+#: What the mark of a commit says: none is under way; one is; its process has died, and all names are durable by now,
+#: but what it left has not been swept.
+_IDLE: Final = b"\x00"
+_UNDER_WAY: Final = b"\x01"
+_UNSWEPT: Final = b"\x02"
+
+#: Stores whose own directory is known to have a durable name; this process has seen to that.
+_named_roots: set[str] = set()
+
 
 class HeldLedger:
     """The ledger of a thread while its lock is held."""
 
     def __init__(self, file: _files.LockedFile, slot: Slot, *, interrupted: bool) -> None:
         self._file, self._slot = file, slot
-        #: Whether the last commit's process died in the middle of it, and may have left a temporary file.
+        #: Whether a commit's process died in the middle of it, and what it may have left was not swept yet.
         self.was_interrupted = interrupted
 
     @property
@@ -60,10 +69,11 @@ class HeldLedger:
         self.write(state)
 
     def initialize(self, state: LedgerState, identity: bytes) -> None:
-        """Write a whole new ledger; if that fails, the file is empty again."""
+        """Write a whole new ledger, with the mark of a commit; if that fails, the file is empty again."""
         first, self._slot = Slot(1, state), Slot(2, state)
+        slots = encode_slot(self._slot) + encode_slot(first)[:-1]
         try:
-            self._file.write(encode_slot(self._slot) + encode_slot(first) + identity, at=0)
+            self._file.write(slots + _UNDER_WAY + identity, at=0)
         except BaseException:
             with suppress(OSError):
                 self._file.truncate()
@@ -71,14 +81,23 @@ class HeldLedger:
 
     @contextmanager
     def committing(self) -> Iterator[None]:
-        """Mark the ledger while files are written, so that the next holder knows if this process dies."""
-        self._file.write(b"\x01", at=COMMITTING_OFFSET)
+        """Mark the ledger while names are made or removed, so that the next holder knows if this process dies."""
+        self._file.write(_UNDER_WAY, at=COMMITTING_OFFSET)
         try:
             yield
         finally:
-            # Errors have cleaned up behind themselves; only a dead process leaves the mark.
-            with suppress(OSError):
-                self._file.write(b"\x00", at=COMMITTING_OFFSET)
+            self.unmark()
+
+    def unmark(self) -> None:
+        """The commit is over. Errors have cleaned up behind themselves; only a dead process leaves the mark."""
+        with suppress(OSError):
+            self._file.write(_UNSWEPT if self.was_interrupted else _IDLE, at=COMMITTING_OFFSET)
+
+    def make_directory(self, path: str, *, fsync: bool) -> None:
+        """Make a directory of the thread; durable on return if `fsync`, also if a dead process has made it."""
+        if not _files.is_directory(path):
+            with self.committing():
+                _files.make_directory(path, fsync=fsync)
 
     def sync(self) -> None:
         """Wait until the state is on the disk."""
@@ -106,7 +125,7 @@ class Ledger:
         if data is None and not self._generations():
             return None
         slot, doubtful = parse_slots(data or b"")
-        if doubtful or slot is None:
+        if doubtful or slot is None or self._is_of_another(data or b""):
             # Another process may be in the middle of its write; nobody is, once we hold the lock.
             with self.hold() as held:
                 return held.state
@@ -123,9 +142,14 @@ class Ledger:
         with self._locked() as file:
             data = file.read()
             slot, doubtful = parse_slots(data)
-            interrupted = data[COMMITTING_OFFSET : COMMITTING_OFFSET + 1] == b"\x01"
+            mark = data[COMMITTING_OFFSET : COMMITTING_OFFSET + 1]
+            interrupted = mark in {_UNDER_WAY, _UNSWEPT}
+            if mark == _UNDER_WAY and self._fsync:
+                self._sync_names()
+                file.write(_UNSWEPT, at=COMMITTING_OFFSET)
+                file.sync()
             held = HeldLedger(file, slot or Slot(0, LedgerState()), interrupted=interrupted)
-            if slot is None:
+            if slot is None or self._is_of_another(data):
                 self._initialize(held, lost=bool(data or self._generations()))
             elif doubtful:
                 # Each write goes to the other slot, so the damaged one is at most one turn ahead.
@@ -136,6 +160,10 @@ class Ledger:
                 file.write(encode_ledger_id(self._thread_id), at=LEDGER_ID_OFFSET)
             yield held
 
+    def _is_of_another(self, data: bytes) -> bool:
+        """Whether a ledger is that of another thread, as after a backup was put back in the wrong place."""
+        return self._thread_id is not None and parse_ledger_id(data) not in (None, self._thread_id)
+
     def _locked(self) -> _files.LockedFile:
         if not os.access(self.path, os.F_OK):
             _files.make_directory(self._directory, fsync=self._fsync)
@@ -145,7 +173,7 @@ class Ledger:
         state = LedgerState()
         if lost:
             warnings.warn(
-                f"{self.path}: the ledger is damaged or gone; turn tokens jump ahead",
+                f"{self.path}: the ledger is damaged, gone or that of another thread; turn tokens jump ahead",
                 DamageWarning,
                 stacklevel=5,
             )
@@ -157,8 +185,27 @@ class Ledger:
         if self._fsync:
             held.sync()
             _files.sync_directory(self._directory)
-            # Whoever has made the directory itself may not have come to that yet.
-            _files.sync_directory(os.path.dirname(self._directory))
+            self._sync_way()
+        held.unmark()
+
+    def _sync_names(self) -> None:
+        """Make durable whatever name a process has made or removed that was killed before its sync.
+
+        To this process it looks like any other name, and what is written below it would go with it.
+        """
+        for directory, _, _ in os.walk(self._directory):
+            _files.sync_directory(directory)
+        self._sync_way()
+
+    def _sync_way(self) -> None:
+        """The same for the directory itself, and for those that lead to it."""
+        threads = os.path.dirname(self._directory)
+        _files.sync_directory(threads)
+        root = os.path.dirname(threads)
+        if root not in _named_roots:
+            _files.sync_directory(root)
+            _files.sync_directory(os.path.dirname(root) or os.curdir)
+            _named_roots.add(root)
 
     def _generations(self) -> list[int]:
         names = _files.list_directory(self._directory)

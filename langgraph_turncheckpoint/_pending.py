@@ -105,9 +105,14 @@ def stored_ids(saver: BaseCheckpointSaver[Any], config: RunnableConfig, *, messa
     for _ in range(STORED_CHECKPOINTS):
         if saved is None:
             break
-        found.update(m.id for m in _history(saved, messages_key) if isinstance(m, BaseMessage) and m.id)
+        found |= held_ids(saved, messages_key)
         saved = saver.get_tuple(saved.parent_config) if saved.parent_config is not None else None
     return frozenset(found)
+
+
+def held_ids(saved: CheckpointTuple, messages_key: str) -> set[str]:
+    """Ids of the messages that one checkpoint holds."""
+    return {m.id for m in _history(saved, messages_key) if isinstance(m, BaseMessage) and m.id}
 
 
 def results_in(saved: CheckpointTuple, messages_key: str) -> Results:

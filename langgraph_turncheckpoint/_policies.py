@@ -43,11 +43,15 @@ class Policies:
         return self._default if own is None else _checked(own, f"the metadata of tool {name!r}")
 
     def check_names(self, tools: Iterable[Any]) -> None:
-        """Warn once about policies for tools that are not among these."""
+        """Warn about policies for tools that are not among these. Only the first tools that have names are looked at:
+        later ones may be those of a single node.
+        """
+        if self._has_checked:
+            return
         known = {str(name) for tool in tools if (name := getattr(tool, "name", None))}
+        self._has_checked = bool(known)
         missing = sorted(self._by_name.keys() - known)
-        if missing and known and not self._has_checked:
-            self._has_checked = True
+        if missing and known:
             warnings.warn(
                 f"on_restart names {', '.join(map(repr, missing))}, but the tools are {', '.join(sorted(known))}; "
                 "check the spelling",

@@ -1,8 +1,9 @@
 """The callback handler that feeds a turn's journal, whatever the graph looks like. It sees model calls, streamed text
 and tools of every node and subgraph; what is made of the records is not its business.
 
-It runs inline, also in event loops, so that records keep the order of events. Streamed text costs an append to a
-list. Only the start of a tool that no `ToolNode` runs waits for the disk here; others are recorded before.
+It runs inline, also in event loops, so that records keep the order of events. A record costs a write that does not
+wait for the disk, streamed text mostly an append to a list. Only the start of a tool that no `ToolNode` runs, and of a
+node that may run tools unseen, waits for the disk here; other starts are recorded before.
 """
 
 from __future__ import annotations

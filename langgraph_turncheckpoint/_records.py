@@ -427,12 +427,10 @@ def parse_slot(data: bytes) -> Slot | None:
 
 @lru_cache(maxsize=1024)
 def parse_slots(data: bytes) -> tuple[Slot | None, bool]:
-    """The newest sound slot, and whether the other one is damaged rather than unused."""
-    raws = [data[:SLOT_SIZE], data[SLOT_SIZE:COMMITTING_OFFSET]]
-    slots = [parse_slot(raw) for raw in raws]
+    """The newest sound slot, and whether the other one is damaged: both are written from the beginning."""
+    slots = [parse_slot(data[:SLOT_SIZE]), parse_slot(data[SLOT_SIZE:COMMITTING_OFFSET])]
     sound = [slot for slot in slots if slot is not None]
-    doubtful = any(slot is None and any(raw) for slot, raw in zip(slots, raws, strict=True))
-    return max(sound, default=None, key=lambda slot: slot.serial), doubtful
+    return max(sound, default=None, key=lambda slot: slot.serial), len(sound) == 1
 
 
 def encode_ledger_id(thread_id: str) -> bytes:

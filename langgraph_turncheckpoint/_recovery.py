@@ -24,7 +24,7 @@ from langgraph.types import Overwrite, StateSnapshot
 from ._evidence import Wishes, evidence_of, other_updates
 from ._finalize import Facts
 from ._histories import CallEvidence, Evidence, FinalizedHistory, GivenAnswer, Text, finalize_history, is_healthy
-from ._pending import error_text, results_in
+from ._pending import STORED_CHECKPOINTS, error_text, held_ids, results_in
 from ._running import RunningTurn
 from ._transcript import Transcript, keys_of
 from ._turn import Cause
@@ -40,7 +40,7 @@ REPLACEMENT_ATTEMPTS: Final = 2
 class Operation(NamedTuple):
     """A LangGraph operation that is wanted."""
 
-    name: Literal["get_state", "update_state", "put_writes"]
+    name: Literal["get_state", "get_tuple", "update_state", "put_writes"]
     args: tuple[Any, ...]
 
 
@@ -109,6 +109,8 @@ class Recovery:
         self._graph, self._config, self._running = graph, config, running
         self._rules, self._gated = rules, gated
         self._state, self._cause = running.end_cause()
+        self._causes = running.causes()
+        self._stored: set[str] = set()
 
     def before_new_message(self, arriving: list[Any]) -> Steps:
         """Close everything that is open: new messages come instead of the run going on.
@@ -116,6 +118,7 @@ class Recovery:
         Args:
             arriving: Those messages. Answers to calls among them are taken to their place and out of this list.
         """
+        yield from self._look_back()
         snapshot: StateSnapshot = yield Operation("get_state", (self._config,))
         committed = False
         paused = any(task.interrupts for task in snapshot.tasks)
@@ -169,6 +172,7 @@ class Recovery:
             is_cut_off: Whether an earlier `before_new_message` had died half-way. It is finished, and nothing is
                 left to go on with.
         """
+        yield from self._look_back()
         snapshot: StateSnapshot = yield Operation("get_state", (self._config,))
         history = self._history(snapshot)
         if is_cut_off:
@@ -184,6 +188,16 @@ class Recovery:
 
     # --- steps ---
 
+    def _look_back(self) -> Generator[Operation, Any, None]:
+        """Ask the newest checkpoints which messages they hold; what is missing of them now was taken out."""
+        config: RunnableConfig | None = None if self._running.earlier.is_empty else self._config
+        for _ in range(STORED_CHECKPOINTS):
+            if config is None:
+                return
+            saved: CheckpointTuple | None = yield Operation("get_tuple", (config,))
+            self._stored |= set() if saved is None else held_ids(saved, self._rules.messages_key)
+            config = None if saved is None else saved.parent_config
+
     def _restore(self, snapshot: StateSnapshot, history: list[Any]) -> Generator[Operation, Any, RecoveryReport | None]:
         transcript = self._running.earlier
         evidence = self._evidence(history, paused=False)
@@ -198,7 +212,12 @@ class Recovery:
         open_from = None
         if node is not None:
             open_from = next(i for i, m in enumerate(probe.messages) if m is touched[-1])
-            del probe.messages[open_from + 1 :]
+            stored = {id(message) for message in history if not isinstance(message, ToolMessage)}
+            if any(id(message) in stored for message in probe.messages[open_from + 1 :]):
+                # Somebody has said more since: the calls are passed over, and the run starts from what was said.
+                node = open_from = None
+            else:
+                del probe.messages[open_from + 1 :]
         done = finalize_history(probe.messages, evidence, cause=self._cause, until=open_from, texts=self._rules.texts)
         as_node = node or START
         if as_node not in self._graph.nodes:
@@ -277,11 +296,12 @@ class Recovery:
             self._running.earlier,
             history,
             cause=self._cause,
-            causes=self._running.causes(),
+            causes=self._causes,
             turn_token=self._running.token,
             wishes=self._rules.wishes,
             namespaces=self._namespaces(),
             paused=paused,
+            stored=self._stored,
         )
 
     def _namespaces(self) -> set[str]:
@@ -364,6 +384,8 @@ def run_steps(steps: Steps, graph: Graph) -> RecoveryReport:
             return cast(RecoveryReport, stop.value)
         if operation.name == "get_state":
             result = graph.get_state(*operation.args)
+        elif operation.name == "get_tuple":
+            result = _saver(graph).get_tuple(*operation.args)
         elif operation.name == "update_state":
             result = graph.update_state(*operation.args)
         else:
@@ -380,6 +402,8 @@ async def arun_steps(steps: Steps, graph: Graph) -> RecoveryReport:
             return cast(RecoveryReport, stop.value)
         if operation.name == "get_state":
             result = await graph.aget_state(*operation.args)
+        elif operation.name == "get_tuple":
+            result = await _saver(graph).aget_tuple(*operation.args)
         elif operation.name == "update_state":
             result = await graph.aupdate_state(*operation.args)
         else:

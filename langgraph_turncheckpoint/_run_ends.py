@@ -4,9 +4,10 @@ this one keeps nothing but who called whom, and tells when a run that was asked 
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 from uuid import UUID
@@ -35,8 +36,16 @@ class RunEnds(BaseCallbackHandler):
         self._lock = threading.Lock()
         self._parents: OrderedDict[UUID, UUID | None] = OrderedDict()
         self._listeners: dict[UUID, list[Listener]] = {}
-        self._nodes: set[UUID] = set()
+        #: By run of a node, its task; and the other way round.
+        self._nodes: dict[UUID, str] = {}
+        self._tasks: dict[str, UUID] = {}
         self._paused: set[UUID] = set()
+
+    def reset(self) -> None:
+        """In a forked child: whoever held the lock does not exist there, and the runs are its parent's."""
+        self._lock = threading.Lock()
+        for known in (self._parents, self._listeners, self._nodes, self._tasks, self._paused):
+            known.clear()
 
     def listen(self, run_id: UUID | None, depth: int, listener: Listener) -> bool:
         """Call `listener` once, when the graph that a node belongs to ends.
@@ -61,6 +70,11 @@ class RunEnds(BaseCallbackHandler):
         with self._lock:
             return self._graph(run_id, depth) is not None
 
+    def node_of(self, task: str) -> UUID | None:
+        """The run of the node that is a task, by its checkpoint namespace."""
+        with self._lock:
+            return self._tasks.get(task)
+
     def _graph(self, run_id: UUID | None, depth: int) -> UUID | None:
         """The run of the graph that is `depth` graphs up."""
         for _ in range(depth):
@@ -77,10 +91,13 @@ class RunEnds(BaseCallbackHandler):
         run_id: UUID,
         parent_run_id: UUID | None = None,
         tags: list[str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
         """A chain or node starts."""
-        self._started(run_id, parent_run_id, is_node=any(tag.startswith(STEP_TAG) for tag in tags or ()))
+        is_node = any(tag.startswith(STEP_TAG) for tag in tags or ())
+        task = str((metadata or {}).get("langgraph_checkpoint_ns") or "") if is_node else None
+        self._started(run_id, parent_run_id, task)
 
     def on_tool_start(
         self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
@@ -104,11 +121,13 @@ class RunEnds(BaseCallbackHandler):
         """A tool raised."""
         self._ended(run_id, error)
 
-    def _started(self, run_id: UUID, parent_run_id: UUID | None, *, is_node: bool = False) -> None:
+    def _started(self, run_id: UUID, parent_run_id: UUID | None, task: str | None = None) -> None:
         with self._lock:
             self._parents[run_id] = parent_run_id
-            if is_node:
-                self._nodes.add(run_id)
+            if task is not None:
+                self._nodes[run_id] = task
+                if task:
+                    self._tasks[task] = run_id
             if len(self._parents) > RUNS_KEPT:
                 forgotten, _ = self._parents.popitem(last=False)
                 self._forget(forgotten)
@@ -116,7 +135,9 @@ class RunEnds(BaseCallbackHandler):
     def _forget(self, run_id: UUID) -> tuple[list[Listener], bool]:
         has_paused = run_id in self._paused
         self._paused.discard(run_id)
-        self._nodes.discard(run_id)
+        task = self._nodes.pop(run_id, None)
+        if task is not None and self._tasks.get(task) == run_id:
+            del self._tasks[task]
         return self._listeners.pop(run_id, []), has_paused
 
     def _ended(self, run_id: UUID, error: BaseException | None) -> None:
@@ -146,3 +167,14 @@ def run_ends() -> RunEnds:
             variable: ContextVar[RunEnds | None] = ContextVar("turncheckpoint_run_ends", default=_ends)
             register_configure_hook(variable, inheritable=True)
         return _ends
+
+
+def _forget_runs() -> None:
+    global _guard
+    _guard = threading.Lock()
+    if _ends is not None:
+        _ends.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_runs)

@@ -26,7 +26,7 @@ from ._store import Store
 from ._tool_calls import anchor_of
 from ._transcript import CallKey, Transcript, decode_records, encode_record, keys_of
 from ._turn import Cause, TurnState, check_current
-from ._turns import JOURNAL_VERSION, Turn, parse_journal_header
+from ._turns import JOURNAL_VERSION, Turn, is_misplaced, parse_journal_header
 from .errors import (
     DamageWarning,
     JournalWarning,
@@ -513,11 +513,14 @@ def load_transcript(store: Store, thread_id: str, token: int) -> Transcript:
             continue
         path = journal_path(directory, found)
         content = read_journal(path)
-        if content is None or not content.payloads:
+        if content is None or not (content.payloads or content.damaged):
             continue
         payloads, unreadable = content.payloads, []
         if content.header is None:
             unreadable.append("its header is gone")
+        elif is_misplaced(content.header, token=found, thread_id=thread_id):
+            unreadable.append("it is that of another turn")
+            payloads = []
         else:
             try:
                 parse_journal_header(content.header)

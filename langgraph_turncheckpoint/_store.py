@@ -352,6 +352,7 @@ class Store(TurnStore):
         head = file.head()
         if not accepts(head.metadata):
             return None
+        self._check_records(files, place.checkpoint_id, image)
         return self._loaded(place.checkpoint_ns, file, head, file.values(head), file.writes())
 
     def _load(
@@ -362,17 +363,20 @@ class Store(TurnStore):
         checkpoint_id: str,
         image: Image,
     ) -> Loaded:
-        if image.damage:
-            damage = DamagedCheckpointError(files.file(checkpoint_id), image.damage)
-            if self.strict:
-                raise damage
-            self.warn(damage, "; the writes in its sound part are used")
+        self._check_records(files, checkpoint_id, image)
         known = Known()
         file = LoadedFile(self._codec, files, checkpoint_id, image)
         head = file.head()
         values, writes = file.values(head, known), file.writes(known=known)
         self._known.set(files.path, checkpoint_id, (state.generation, state.epoch), known)
         return self._loaded(checkpoint_ns, file, head, values, writes)
+
+    def _check_records(self, files: NamespaceFiles, checkpoint_id: str, image: Image) -> None:
+        if image.damage:
+            damage = DamagedCheckpointError(files.file(checkpoint_id), image.damage)
+            if self.strict:
+                raise damage
+            self.warn(damage, "; the writes in its sound part are used")
 
     @staticmethod
     def _loaded(

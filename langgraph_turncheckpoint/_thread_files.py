@@ -17,6 +17,7 @@ everybody, however much of it could be removed.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Final
@@ -36,7 +37,7 @@ from ._ledger import HeldLedger, Ledger
 from ._records import unpack_id
 from ._turn import LedgerEvent, LedgerState, advance
 from ._waiting import ticket_number
-from .errors import DamagedCheckpointError, InvalidIdError, StorageError, UnknownFormatError
+from .errors import DamagedCheckpointError, DamageWarning, InvalidIdError, StorageError, UnknownFormatError
 
 THREADS_NAME: Final = "threads"
 
@@ -95,7 +96,10 @@ class ThreadFiles:
             newest = max(heads, default="")
             state = advance(held.state, LedgerEvent.DELETE, thread_id=self.thread_id, newest_id=newest)
             # A copy that was killed may have left a later generation behind, whole or half.
-            self._start_generation(held, state._replace(generation=max(state.generation, self._unused_generation())))
+            state = state._replace(generation=max(state.generation, self._unused_generation()))
+            # Empty as it is, it tells a ledger that was lost from one that was never written.
+            _files.make_directory(self.generation(state), fsync=self._fsync)
+            self._start_generation(held, state)
             self.remove_old_generations(held)
 
     def copy_from(self, source: ThreadFiles) -> None:
@@ -208,3 +212,6 @@ def thread_ids(root: str, *, fsync: bool) -> Iterator[str]:
             thread_id = Ledger(path, None, fsync=fsync).thread_id()
         if thread_id is not None and thread_component(thread_id) == name:
             yield thread_id
+        elif any(generation_of(each) is not None for each in _files.list_directory(path)):
+            text = f"{path}: the ledger does not tell whose thread it is any more; the thread is left out"
+            warnings.warn(text, DamageWarning, stacklevel=3)

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Final, Literal, NamedTuple
 
 from langchain_core.messages import ToolMessage
@@ -16,16 +17,18 @@ from langgraph.types import Command, interrupt
 
 from ._finalize import Outcome, Policy, decide_resume, wording
 from ._guard_core import GuardCore
-from ._histories import METADATA_KEY, Text
+from ._histories import Text, made_answer
 from ._offload import offload
 from ._running import RunningTurn, new_id
-from ._tool_calls import NAMELESS, last_caller
+from ._tool_calls import Call, calls_of, last_caller
 from ._transcript import CallKey, messages_in, tool_message
-from ._turn import Cause
 
 #: The `type` of the question a person is asked under the policy "ask".
 QUESTION: Final = "turncheckpoint.unknown_outcome"
 CHOICES: Final = ("rerun", "report", "result")
+
+#: The call that a gate has let through and that now runs.
+_passed: ContextVar[tuple[object, ...] | None] = ContextVar("turncheckpoint_passed", default=None)
 
 
 class Verdict(NamedTuple):
@@ -37,7 +40,7 @@ class Verdict(NamedTuple):
 
 def guarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Any]) -> Any:
     """A tool call of a `ToolNode`, if it may run; otherwise the answer it gets."""
-    entered = _enter(core, request)
+    entered = None if _has_passed(request) else _enter(core, request)
     if entered is None:
         return execute(request)
     running, key, verdict, policy = entered
@@ -49,12 +52,14 @@ def guarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Any]) -
         _skip_answers(running, key)
     if verdict.action == "answer":
         return verdict.answer
-    with _pauses(running, key):
+    with _passing(request), _pauses(running, key):
         return _given(running, key, execute(request))
 
 
 async def aguarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
     """Async twin of `guarded_call`."""
+    if _has_passed(request):
+        return await execute(request)
     return await _beside_siblings(core, request, _aguarded(core, request, execute))
 
 
@@ -71,7 +76,7 @@ async def _aguarded(core: GuardCore, request: Any, execute: Callable[[Any], Awai
         _skip_answers(running, key)
     if verdict.action == "answer":
         return verdict.answer
-    with _pauses(running, key):
+    with _passing(request), _pauses(running, key):
         return _given(running, key, await execute(request))
 
 
@@ -84,12 +89,14 @@ def with_unreadable(core: GuardCore, request: Any, output: Any) -> Any:
     caller = last_caller(history, request.tool_call.get("id") or "")
     if caller is None or not caller.invalid_tool_calls or request.tool_call["id"] != caller.tool_calls[0]["id"]:
         return output
-    answered = {message.tool_call_id for message in history if isinstance(message, ToolMessage)}
-    unreadable = [call for call in caller.invalid_tool_calls if call["id"] and call["id"] not in answered]
+    behind = itertools.takewhile(lambda message: message is not caller, reversed(history))
+    answered = {message.tool_call_id for message in behind if isinstance(message, ToolMessage)}
+    invalid = [call for call in calls_of(caller, 0) if call.invalid and call.id == call.stated_id]
     texts = core.rules.texts
     answers = [
-        made_answer({**call, "name": call["name"] or NAMELESS}, "invalid", "error", texts=texts, turn_token=0)
-        for call in unreadable
+        made_answer(call, "invalid", "error", texts=texts, turn_token=0, id=new_id())
+        for call in invalid
+        if call.id not in answered
     ]
     return [*(output if isinstance(output, list) else [output]), *answers]
 
@@ -154,6 +161,26 @@ def start(running: RunningTurn, key: CallKey, policy: Policy) -> None:
     running.arm(key)
 
 
+@contextmanager
+def _passing(request: Any) -> Iterator[None]:
+    """Lets the call through every further gate: an attached agent may have the guard's middleware, too."""
+    token = _passed.set(_place(request))
+    try:
+        yield
+    finally:
+        _passed.reset(token)
+
+
+def _has_passed(request: Any) -> bool:
+    return _passed.get() == _place(request)
+
+
+def _place(request: Any) -> tuple[object, ...]:
+    """Which call of which tool node this is; a tool that runs a graph of its own may see the same call id in there."""
+    conf = request.runtime.config.get("configurable") or {}
+    return conf.get("thread_id"), conf.get("checkpoint_ns"), request.tool_call.get("id")
+
+
 def _skip_answers(running: RunningTurn, key: CallKey) -> None:
     """Take the answers that the guard's own question once took, so that the tool gets those to its own."""
     for _ in range(running.consumed(key)):
@@ -208,7 +235,8 @@ def ask(running: RunningTurn, key: CallKey, call: Mapping[str, Any], texts: Mapp
     """Ask a person through LangGraph's `interrupt`; a resumed run gets its answer here.
 
     The answer is "rerun", "report", or a dict `{"action": "rerun" | "report" | "result", "content": ...}`, where
-    "result" hands on what the person knows the tool has done. Anything else is asked again.
+    "result" hands on what the person knows the tool has done. Anything else is asked again: a bare `True` may well mean
+    that something was read, and would pay twice.
     """
     complaint = ""
     cause = running.cause_of(key)
@@ -232,10 +260,10 @@ def ask(running: RunningTurn, key: CallKey, call: Mapping[str, Any], texts: Mapp
         if put_after is None or values < put_after:
             continue  # LangGraph hands out again what was answered to another question of the same task
         action = reply.get("action") if isinstance(reply, Mapping) else reply
-        if action in ("rerun", True):
+        if action == "rerun":
             running.allowed(key, values + 1)
             return Verdict("run")
-        if action in ("report", False):
+        if action == "report":
             return Verdict("answer", _answer(running, key, call, "answered_by_person", texts))
         if action == "result" and isinstance(reply, Mapping) and reply.get("content") is not None:
             message = ToolMessage(content=reply["content"], name=call["name"], tool_call_id=key.call_id, id=new_id())
@@ -248,23 +276,5 @@ def _answer(
     running: RunningTurn, key: CallKey, call: Mapping[str, Any], outcome: Outcome, texts: Mapping[str, Text]
 ) -> ToolMessage:
     """An answer that the tool did not give."""
-    return made_answer(call, outcome, running.cause_of(key), texts=texts, turn_token=running.token)
-
-
-def made_answer(
-    call: Mapping[str, Any], outcome: Outcome, cause: Cause, *, texts: Mapping[str, Text], turn_token: int
-) -> ToolMessage:
-    """An answer that says what is known of a call, marked as such."""
-    text = texts.get(call["name"], texts.get("*"))
-    if text is None:
-        text = wording(outcome, cause, call["name"])
-    elif callable(text):
-        text = text(outcome, cause, call)
-    return ToolMessage(
-        content=text,
-        name=call["name"],
-        tool_call_id=call["id"],
-        id=new_id(),
-        status="error",
-        response_metadata={METADATA_KEY: {"outcome": outcome, "cause": cause, "turn_token": turn_token}},
-    )
+    stated = Call(call["id"], call["id"], call["name"], invalid=False, stated=call)
+    return made_answer(stated, outcome, running.cause_of(key), texts=texts, turn_token=running.token, id=new_id())

@@ -160,7 +160,11 @@ class Transcript:
         self.last_end: tuple[TurnState, Cause | None] | None = None
         self._timeline: list[Prompt | tuple[int, str]] = []
         self._replies: dict[tuple[int, str], dict[str, Any]] = {}
+        # By task its model runs; by id of a whole reply the turn it was last given in.
+        self._runs: dict[tuple[int, str], list[str]] = {}
+        self._said_in: dict[str | None, int] = {}
         self._calls: dict[CallKey, dict[str, Any]] = {}
+        self._without_message: dict[str, list[CallKey]] = {}
         self._newest: dict[str, CallKey] = {}
         self._opaque: dict[str, list[CallKey]] = {}
         self._serial = 0
@@ -252,11 +256,7 @@ class Transcript:
         found = self._find(key).get("token")
         if found is not None:
             return int(found)
-        said = [
-            (token, entry["message"]) for (token, _), entry in self._replies.items() if entry["message"] is not None
-        ]
-        made = [token for token, message in said if message.id == key.ai_id]
-        return made[-1] if made and key.ai_id is not None else None
+        return None if key.ai_id is None else self._said_in.get(key.ai_id)
 
     def call_evidence(
         self, causes: Mapping[int, Cause] = MappingProxyType({})
@@ -306,8 +306,7 @@ class Transcript:
             return True
         if key[1:] != other[1:]:
             return False
-        known = {entry["message"].id for entry in self._replies.values() if entry["message"] is not None}
-        return key.ai_id is None or other.ai_id not in known
+        return key.ai_id is None or other.ai_id not in self._said_in
 
     def _in_opaque_nodes(self) -> list[CallKey]:
         return [key for keys in self._opaque.values() for key in keys]
@@ -317,9 +316,16 @@ class Transcript:
     def _call(self, token: int, ai_id: str | None, call_id: str, tool: str) -> dict[str, Any]:
         key = CallKey(ai_id, call_id, tool)
         self._newest[call_id] = key
-        entry = self._calls.setdefault(key, {})
+        entry = self._entry(key, {})
         entry.update(serial=self._serial, token=token)
         return entry
+
+    def _entry(self, key: CallKey, new: dict[str, Any]) -> dict[str, Any]:
+        if key not in self._calls:
+            self._calls[key] = new
+            if key.ai_id is None:
+                self._without_message.setdefault(key.call_id, []).append(key)
+        return self._calls[key]
 
     def _on_prompt(self, token: int, after: str | None, messages: list[BaseMessage]) -> None:
         self._timeline.append(Prompt(after, messages))
@@ -328,6 +334,7 @@ class Transcript:
         self._timeline.append((token, run))
         place = {"anchor": anchor, "node": node, "task": task}
         self._replies[token, run] = {**place, "message": None, "text": [], "reasoning": [], "internal": False}
+        self._runs.setdefault((token, task), []).append(run)
 
     def _on_text(self, token: int, run: str, delta: str) -> None:
         if (entry := self._replies.get((token, run))) is not None:
@@ -340,18 +347,19 @@ class Transcript:
     def _on_reply(self, token: int, run: str, message: AIMessage, covered: list[str]) -> None:
         if (entry := self._replies.get((token, run))) is not None:
             entry["message"] = message
+            self._said_in[message.id] = token
             self.covered.update((message.id, call_id) for call_id in covered)
             for key in keys_of(message):
                 # What is known of a call of this id in a message without one is of an older message.
-                for older in [k for k in self._calls if k[:2] == (None, key.call_id)]:
+                for older in self._without_message.pop(key.call_id, ()):
                     del self._calls[older]
                 self._newest[key.call_id] = key
 
     def _on_returned(self, token: int, task: str, messages: list[list[Any]]) -> None:
         self._opaque.pop(task, None)
         waiting = [(message_id, frozenset(call_ids)) for message_id, call_ids in messages]
-        of_turn = [entry for (turn, _), entry in self._replies.items() if turn == token]
-        entries = [entry for entry in of_turn if entry["task"] == task and entry["message"] is not None]
+        of_task = [self._replies[token, run] for run in dict.fromkeys(self._runs.get((token, task), ()))]
+        entries = [entry for entry in of_task if entry["task"] == task and entry["message"] is not None]
         for entry in entries:
             said: AIMessage = entry["message"]
             call_ids = frozenset(key.call_id for key in keys_of(said))
@@ -366,19 +374,21 @@ class Transcript:
             if match is not None:
                 waiting.remove(match)
                 if match[0] != said.id:
-                    self._rename(entry, match[0])
+                    self._rename(entry, match[0], token)
 
-    def _rename(self, entry: dict[str, Any], message_id: str | None) -> None:
+    def _rename(self, entry: dict[str, Any], message_id: str | None, token: int) -> None:
         """A node has given a reply another id."""
         said: AIMessage = entry["message"]
         entry["message"] = said.model_copy(update={"id": message_id})
+        self._said_in.pop(said.id, None)
+        self._said_in[message_id] = token
         for key in keys_of(said):
             if key[:2] in self.covered:
                 self.covered.add((message_id, key.call_id))
             if self._newest.get(key.call_id) == key:
                 self._newest[key.call_id] = key._replace(ai_id=message_id)
             if key in self._calls:
-                self._calls.setdefault(key._replace(ai_id=message_id), self._calls[key])
+                self._entry(key._replace(ai_id=message_id), self._calls[key])
 
     def _on_calls(self, token: int, ai_id: str | None, calls: list[list[str]]) -> None:
         self.covered.update((ai_id, call_id) for call_id, _ in calls)
@@ -400,7 +410,8 @@ class Transcript:
         self._call(token, ai_id, call_id, tool)["paused"] = True
 
     def _on_asked(self, token: int, ai_id: str | None, call_id: str, tool: str, values: int) -> None:
-        self._call(token, ai_id, call_id, tool)["asked"] = values
+        # Why the call was cut off is told by the turn that it ran in, not by those in which somebody was asked.
+        self._call(self.token_of(CallKey(ai_id, call_id, tool)) or token, ai_id, call_id, tool)["asked"] = values
 
     def _on_allowed(self, token: int, ai_id: str | None, call_id: str, tool: str, values: int) -> None:
         self._call(token, ai_id, call_id, tool)["consumed"] = values

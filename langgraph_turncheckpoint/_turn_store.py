@@ -208,7 +208,8 @@ class TurnStore:
                 break
             try:
                 image = files.read(checkpoint_id)
-            except (DamagedCheckpointError, UnknownFormatError):
+            except (DamagedCheckpointError, UnknownFormatError) as error:
+                warnings.warn(f"{error}; which turn wrote it cannot be told", DamageWarning, stacklevel=4)
                 continue
             token = 0 if image is None else int(image.body.fields[3])
             if token in wanted:

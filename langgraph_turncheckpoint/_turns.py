@@ -136,6 +136,15 @@ class Wish(NamedTuple):
     names_thread: bool = True
 
 
+def is_misplaced(header: bytes, *, token: int | None, thread_id: str | None = None) -> bool:
+    """Whether a journal's header is that of another turn than it is taken for; one that cannot be read is not."""
+    try:
+        found = parse_journal_header(header)
+    except (MalformedError, NewerFormatError):
+        return False
+    return found.opened.token != token or (None not in (thread_id, found.thread_id) and found.thread_id != thread_id)
+
+
 class PendingTurn:
     """One caller's attempts to open a turn, from its first look to the open turn.
 
@@ -187,7 +196,7 @@ class PendingTurn:
             if decision is Opening.REFUSE:
                 raise ThreadBusyError(thread.thread_id, held.state.token)
             if decision is Opening.WAIT:
-                self._stand_in_line(generation)
+                self._stand_in_line(held, generation)
                 return None
             self._turn = _open(held, self._wish, busy=busy, fsync=self._fsync, at_ns=self._clock_ns())
             with suppress(StorageError):  # a ticket that nobody holds is removed by the next waiter
@@ -225,12 +234,12 @@ class PendingTurn:
         self._sight = (state.token, ahead)
         return not ahead and not is_live(journal_path(generation, state.token))
 
-    def _stand_in_line(self, generation: str) -> None:
+    def _stand_in_line(self, held: HeldLedger, generation: str) -> None:
         if self._ticket is not None:
             if self._ticket.generation_dir == generation:
                 return
             self._leave_line()  # the thread was deleted or copied to meanwhile
-        _files.make_directory(generation, fsync=self._fsync)
+        held.make_directory(generation, fsync=self._fsync)
         self._ticket = Ticket.take(generation)
 
     def _leave_line(self) -> None:
@@ -249,7 +258,7 @@ def _open(held: HeldLedger, wish: Wish, *, busy: bool, fsync: bool, at_ns: int) 
         # Of a process that died before its token was there, or of a ledger replaced by an older copy.
         state = state._replace(token=state.token + 1)
     opened = Opened(state.token, at_ns, wish.continues, start, known_end=True)
-    _files.make_directory(generation, fsync=fsync)
+    held.make_directory(generation, fsync=fsync)
     with suppress(StorageError):
         _remove_blank_journals(generation)
     turn = Turn(state.token, durable=fsync)
@@ -323,7 +332,7 @@ def open_run(thread: ThreadFiles, *, fsync: bool, base: str = "", clock_ns: Call
         held.write(state)
         with suppress(StorageError):
             generation, at_ns = thread.generation(state), clock_ns()
-            _files.make_directory(generation, fsync=fsync)
+            held.make_directory(generation, fsync=fsync)
             busy = is_live(journal_path(generation, older.token))
             _log(thread, state, *_superseded(older, at_ns, busy=busy), Opened(state.token, at_ns), fsync=fsync)
     return Turn(state.token, durable=False)
@@ -365,7 +374,7 @@ def mark_run(
         if start is None:
             start = thread.namespace(state, "").head_id() or ""
         opened = Opened(turn.token, clock_ns(), continues, start, known_end=True)
-        _files.make_directory(generation, fsync=fsync)
+        held.make_directory(generation, fsync=fsync)
         with suppress(StorageError):
             # One of a process that died before it had raised the token.
             _remove_if_blank(journal_path(generation, turn.token))

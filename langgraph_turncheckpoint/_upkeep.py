@@ -4,10 +4,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeAlias
 
+from . import _files
 from ._checkpoint_files import NamespaceFiles
 from ._collect import remove_checkpoints
 from ._loading import LoadedFile
@@ -144,11 +144,7 @@ def stats(store: Store) -> Stats:
         threads += 1
         for namespace in thread.unnamed_namespaces(thread.ledger.read() or LedgerState()):
             checkpoints += sum(1 for _ in namespace.ids())
-    for directory, _, names in os.walk(store.root):
-        for name in names:
-            try:
-                size_bytes += os.lstat(os.path.join(directory, name)).st_size
-                files += 1
-            except FileNotFoundError:
-                continue
+    for size in _files.file_sizes(store.root):
+        files += 1
+        size_bytes += size
     return Stats(threads, checkpoints, files, size_bytes)

@@ -1,10 +1,12 @@
 """Walking a store to find every damaged or orphaned file. It reads and reports; it repairs nothing.
 
-In a store that is in use, a removal during the walk can show up as `missing`.
+The walk holds no lock, so in a store that is in use it meets files in the middle of a write, and removals half-way. A
+thread where anything was found is therefore walked once more while its writers are held off, and only that is told.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
@@ -23,10 +25,12 @@ from ._layout import (
     generation_of,
     is_component,
     literal_id,
+    thread_component,
 )
 from ._ledger import LEDGER_NAME
-from ._records import INDEX_TAG, BlobRef, Image, MalformedError, parse_index, parse_ledger_id, parse_slots
-from ._thread_files import THREADS_NAME, thread_directories
+from ._records import INDEX_TAG, BlobRef, Image, MalformedError, parse_index, parse_ledger_id, parse_slots, unpack_id
+from ._thread_files import THREADS_NAME
+from ._turns import is_misplaced
 from ._turn_log import LOG_NAME, LOG_TEMPORARY, TurnLog
 from ._waiting import ticket_number
 from .errors import DamagedCheckpointError, StorageError, UnknownFormatError
@@ -53,25 +57,39 @@ def verify_store(root: str, *, fsync: bool) -> Iterator[Finding]:
     for name in _files.list_directory(root):
         if name != THREADS_NAME:
             yield Finding(os.path.join(root, name), "foreign", "is not part of the store")
-    known = set()
-    for name, path in thread_directories(root):
-        known.add(name)
-        yield from _verify_thread(path, fsync=fsync)
     threads = os.path.join(root, THREADS_NAME)
-    for name in _files.list_directory(threads):
-        if name not in known:
-            yield Finding(os.path.join(threads, name), "foreign", "is no thread")
+    for name in sorted(_files.list_directory(threads)):
+        path = os.path.join(threads, name)
+        if is_component("t", name) and os.path.isdir(path):
+            yield from _settled(path, fsync=fsync)
+        else:
+            yield Finding(path, "foreign", "is no thread")
+
+
+def _settled(path: str, *, fsync: bool) -> list[Finding]:
+    """The findings of a thread that are no writer's work in progress."""
+    found = list(_verify_thread(path, fsync=fsync))
+    if not found:
+        return found
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(StorageError):  # nobody writes where there is no ledger, or where we may not
+            stack.enter_context(_files.LockedFile(os.path.join(path, LEDGER_NAME), create=False))
+        return list(_verify_thread(path, fsync=fsync))
 
 
 def _verify_thread(path: str, *, fsync: bool) -> Iterator[Finding]:
     ledger_path = os.path.join(path, LEDGER_NAME)
     data = _files.read_file(ledger_path)
-    if data is None:
+    if not data and not any(generation_of(name) is not None for name in _files.list_directory(path)):
+        pass  # who began the thread has written nothing to it yet, or died before
+    elif data is None:
         yield Finding(ledger_path, "missing", "the thread has no ledger")
     elif parse_slots(data)[1] or parse_slots(data)[0] is None:
         yield Finding(ledger_path, "damaged", "a slot of the ledger does not check")
     elif literal_id("t", os.path.basename(path)) is None and parse_ledger_id(data) is None:
         yield Finding(ledger_path, "damaged", "the thread's id cannot be read any more")
+    elif thread_component(parse_ledger_id(data) or "") != os.path.basename(path) and parse_ledger_id(data) is not None:
+        yield Finding(ledger_path, "damaged", "is the ledger of another thread")
     slot = parse_slots(data or b"")[0]
     generations = [g for name in _files.list_directory(path) if (g := generation_of(name)) is not None]
     present = max(generations, default=1) if slot is None else slot.state.generation
@@ -125,6 +143,12 @@ def _verify_turns(path: str, name: str) -> Iterator[Finding]:
         content = read_journal(path)
         if content is not None and content.damaged:
             yield Finding(path, "damaged", f"the journal does not check in {len(content.damaged)} places")
+        elif (
+            content is not None
+            and content.header is not None
+            and is_misplaced(content.header, token=journal_token(name))
+        ):
+            yield Finding(path, "damaged", "is the journal of another turn")
     elif ticket_number(name) is not None:
         if not _files.is_locked(path) and os.path.exists(path):
             yield Finding(path, "temporary", "who waited for the thread died")
@@ -175,6 +199,9 @@ def _verify_file(path: str, name: str, needed: dict[str, set[int]]) -> Iterator[
         return
     if image.damage:
         yield Finding(path, "damaged", image.damage)
+    if unpack_id(image.body.fields[0]) != checkpoint_id:
+        yield Finding(path, "damaged", "holds another checkpoint than its name says")
+        return
     if suffix != CHECKPOINT_SUFFIX and os.path.exists(path.removesuffix(suffix) + CHECKPOINT_SUFFIX):
         yield Finding(path, "orphan", "was merged into the checkpoint's file")
     _collect_refs(checkpoint_id, image, needed)
@@ -210,4 +237,6 @@ def _unresolved(files: NamespaceFiles, needed: dict[str, set[int]]) -> Iterator[
         missing = sorted(numbers - image.blobs.keys())
         if missing:
             path = files.file(checkpoint_id)
+            if not os.path.exists(path):
+                path = files.file(checkpoint_id, PAGES_SUFFIX)
             yield Finding(path, "missing", f"other checkpoints need its pages {missing}")

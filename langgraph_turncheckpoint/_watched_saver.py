@@ -6,6 +6,7 @@ for a saver that does not know turns. It stores nothing itself.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -22,6 +23,7 @@ from langgraph.checkpoint.base import (
 from ._offload import offload
 from ._pending import INTERRUPT
 from ._running import RunningTurn
+from .errors import StorageError
 from .inbox import Inbox
 
 Recover = Callable[[CheckpointTuple | None], bool]
@@ -146,7 +148,9 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
         self._check(config)
         stored = self._saver.put(config, checkpoint, metadata, new_versions)
         if durable := self._stored(config, checkpoint):
-            self._inbox.acknowledge(durable)
+            with suppress(StorageError):  # the checkpoint is stored all the same; the end of the run tries again
+                self._inbox.acknowledge(durable)
+                self._running.delivered -= durable
         return stored
 
     async def aput(
@@ -161,7 +165,9 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
             await offload(self._check, config)
         stored = await self._saver.aput(config, checkpoint, metadata, new_versions)
         if durable := self._stored(config, checkpoint):
-            await self._inbox.aacknowledge(durable)
+            with suppress(StorageError):
+                await self._inbox.aacknowledge(durable)
+                self._running.delivered -= durable
         return stored
 
     def put_writes(
@@ -201,9 +207,7 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
         waiting = self._running.delivered
         if not waiting:
             return set()
-        found = {m.id for m in history if isinstance(m, BaseMessage) and m.id in waiting}
-        self._running.delivered = waiting - found
-        return {message_id for message_id in found if message_id}
+        return {m.id for m in history if isinstance(m, BaseMessage) and m.id and m.id in waiting}
 
     # --- upkeep, which a run has no business with ---
 

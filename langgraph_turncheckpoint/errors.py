@@ -257,11 +257,15 @@ class DamageWarning(TurnCheckpointWarning):
 
 
 class JournalWarning(TurnCheckpointWarning):
-    """A turn's journal could not be written. The turn goes on; after a crash less would be known about it."""
+    """A turn's journal could not be written, and after a crash less would be known about it; or what is in the
+    checkpoints by now could not be removed from journals and inbox. The turn goes on.
+    """
 
 
 class PolicyWarning(TurnCheckpointWarning):
-    """A restart policy names a tool that the graph does not have."""
+    """What a guard was told does not fit: a restart policy for a tool that the graph does not have, or a function for
+    texts that fails.
+    """
 
 
 class LossyTextWarning(TurnCheckpointWarning):

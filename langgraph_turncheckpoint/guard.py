@@ -67,13 +67,15 @@ class TurnGuard:
         messages_key: The channel of the history.
         unanswered: Names of tools whose calls a node answers later, so that they may stay open.
         texts: By tool name (`"*"` for all others), a text for answers the guard gives, or a function of outcome,
-            cause and tool call.
+            cause and tool call: `lambda outcome, cause, call: f"{call['name']}: {outcome}"`. Where it fails, the usual
+            text is given, with a `PolicyWarning`.
         keep_partial_text: Whether the text of a reply that was cut off becomes a message.
         mark_interruptions: Whether a short note follows it.
 
     Raises:
         UnknownPolicyError: A policy has another name than those three.
         UnsupportedSaverError: The guard cannot work with the saver, or needs a `path` for it.
+        TypeError: A text is neither a string nor a function.
         ValueError: The strategy is unknown, or has no use for a timeout.
 
     Example:
@@ -103,7 +105,7 @@ class TurnGuard:
             messages_key=messages_key,
             wishes=Wishes(keep_text=keep_partial_text, mark=mark_interruptions),
             unanswered=frozenset([unanswered] if isinstance(unanswered, str) else unanswered),
-            texts=dict(texts or {}),
+            texts=_checked_texts(texts or {}),
         )
         self._core: Final = GuardCore(
             saver,
@@ -132,7 +134,7 @@ class TurnGuard:
         except ImportError as error:
             text = "TurnGuard.middleware needs LangChain: pip install 'langgraph-turncheckpoint[agents]'"
             raise MissingExtraError(text) from error
-        self._core.gates_tools = True
+        self._gate_tools()
         return GuardMiddleware(self._core)
 
     def node(self, node: Any, *, messages_key: str | None = None) -> Any:
@@ -158,14 +160,18 @@ class TurnGuard:
         It raises `StaleTurnError` if the turn is over, and `StorageError` if the start cannot be recorded and the
         tool must not run twice; in both cases the tool did not run.
         """
-        self._core.gates_tools = True
+        self._gate_tools()
         return self._wrap_tool_call
 
     @property
     def awrap_tool_call(self) -> Callable[[Any, Callable[[Any], Awaitable[Any]]], Awaitable[Any]]:
         """Async twin of `wrap_tool_call`."""
-        self._core.gates_tools = True
+        self._gate_tools()
         return self._awrap_tool_call
+
+    def _gate_tools(self) -> None:
+        self._core.gates_tools = True
+        run_ends()  # what joins runs after they have begun does not hear of their end
 
     def _wrap_tool_call(self, request: Any, execute: Callable[[Any], Any]) -> Any:
         return guarded_call(self._core, request, execute)
@@ -253,3 +259,12 @@ class TurnGuard:
                 f"{way}() sits inside the run; use guard.attach(graph), or saver.turn(config, multitask_strategy=...)"
             )
         run_ends()
+
+
+def _checked_texts(texts: Mapping[str, Text]) -> dict[str, Text]:
+    for name, text in texts.items():
+        if not isinstance(text, str) and not callable(text):
+            raise TypeError(
+                f"texts[{name!r}] is {type(text).__name__}; it takes a string, or a function that gives one"
+            )
+    return dict(texts)

@@ -394,7 +394,8 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         Raises:
             InvalidIdError: Both threads hold a checkpoint of the same id that differs.
             ThreadClosedError: The target is closed. Nothing was copied.
-            StorageError: The system refused. The target is as it was.
+            StorageError: The system refused. The target is as it was, or has everything already, if only what it held
+                before could not be removed, or if the system cannot tell whether the copy is durable; call again.
         """
         source, target = (_thread_id({"thread_id": i}) for i in (source_thread_id, target_thread_id))
         self._store.thread(target).copy_from(self._store.thread(source))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import operator
 import sqlite3
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
@@ -20,6 +21,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode
+from typing_extensions import TypedDict
 
 from langgraph_turncheckpoint import (
     DamageWarning,
@@ -114,7 +118,74 @@ def test_a_policy_for_every_tool_that_there_is_is_not_warned_of(saver, effects):
     guarded("attach", saver, Speaker(script=by_prompt()), tools, on_restart={"one": "rerun", "two": "ask"})
 
 
+# --- texts ---
+
+
+@pytest.mark.parametrize("text", [3, None, ["unknown"], {"unknown": "text"}])
+def test_a_text_that_is_neither_a_string_nor_a_function_is_refused_at_once(saver, text):
+    with pytest.raises(TypeError, match=r"texts\['fast'\]"):
+        TurnGuard(saver, texts={"fast": text})
+
+
+@pytest.mark.parametrize("text", [lambda outcome: outcome, lambda outcome, cause, call: 1 / 0, lambda *told: None])
+def test_a_function_for_texts_that_fails_holds_up_no_thread(saver, text, effects):
+    model = Speaker(script=by_prompt())
+    graph = guarded("attach", saver, model, [effects.tool("fast")], texts={"*": text})
+    plain(saver, effects).update_state(thread(), {"messages": [("user", "first"), calling("fast")]}, as_node="model")
+    with pytest.warns(PolicyWarning, match="the function for 'fast' failed"):
+        run(graph, asked("again"))
+    assert set(outcomes(history(graph)).values()) == {"unknown"}
+    assert broken_rule(history(graph)) is None
+    assert "was interrupted" in next(m for m in history(graph) if isinstance(m, ToolMessage)).text
+
+
 # --- savers and graphs ---
+
+
+class Elsewhere(TypedDict):
+    """A history under a name of its own."""
+
+    talk: Annotated[list[Any], add_messages]
+
+
+def talking(saver: Any, **tools: Any) -> Any:
+    builder = StateGraph(Elsewhere)
+    builder.add_node("speak", lambda state: {"talk": [("ai", "so it is")]})
+    builder.add_edge(START, "speak")
+    return builder.compile(checkpointer=saver)
+
+
+def test_a_graph_that_keeps_its_history_in_another_channel_is_refused_with_the_name_to_give(saver):
+    graph = talking(saver)
+    for way in ("attach", "recover"):
+        with pytest.raises(UnsupportedGraphError, match="TurnGuard\\(..., messages_key='talk'\\)"):
+            getattr(TurnGuard(saver), way)(graph, *([thread()] if way == "recover" else []))
+    assert history(talking(saver)) == []
+    guarded_graph = TurnGuard(saver, messages_key="talk").attach(graph)
+    assert guarded_graph.invoke({"talk": [("user", "is it so?")]}, thread())["talk"][-1].text == "so it is"
+
+
+def test_a_tool_node_tells_where_a_history_without_the_usual_reducer_is(saver, effects):
+    class Added(TypedDict):
+        talk: Annotated[list[Any], operator.add]
+
+    builder = StateGraph(Added)
+    builder.add_node("tools", ToolNode([effects.tool("fast")], messages_key="talk"))
+    builder.add_edge(START, "tools")
+    with pytest.raises(UnsupportedGraphError, match="messages_key='talk'"):
+        TurnGuard(saver).attach(builder.compile(checkpointer=saver))
+
+
+def test_a_graph_without_a_history_may_be_attached_for_its_turns(saver):
+    class Count(TypedDict):
+        n: int
+
+    builder = StateGraph(Count)
+    builder.add_node("add", lambda state: {"n": state["n"] + 1})
+    builder.add_edge(START, "add")
+    graph = TurnGuard(saver).attach(builder.compile(checkpointer=saver))
+    assert graph.invoke({"n": 1}, thread()) == {"n": 2}
+    assert [turn.state for turn in saver.turns("t")] == ["completed"]
 
 
 @pytest.mark.parametrize("nothing", [None, "saver", {}, TurnCheckpointSaver, object()])
@@ -506,6 +577,9 @@ def test_the_other_ways_need_no_langchain(tmp_path):
 import sys
 sys.modules["langchain"] = None
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode
+from typing_extensions import TypedDict
 from langgraph_turncheckpoint import TurnCheckpointSaver
 from langgraph_turncheckpoint.guard import TurnGuard
 from langchain_core.messages import AIMessage

@@ -484,8 +484,59 @@ def test_a_person_decides_about_a_tool_that_had_started(tmp_path, way, answer, c
 
 
 @unix
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_why_a_call_was_cut_off_is_known_after_a_person_was_asked_about_it(tmp_path, way, effects, killed):
+    """G3: the run that asked ended otherwise than the one that was killed."""
+    killed(way, tmp_path)
+    graph = resumed(way, tmp_path, effects, default_on_restart="ask")
+    run(graph, None)
+    (first,) = graph.get_state(thread()).interrupts
+    graph = resumed(way, tmp_path, effects, default_on_restart="ask")
+    run(graph, Command(resume="perhaps"))
+    (again,) = graph.get_state(thread()).interrupts
+    assert again.value["description"] == first.value["description"]
+    stored = run(graph, Command(resume="report"))["messages"]
+    assert [note["cause"] for note in notes(stored) if note["outcome"] == "answered_by_person"] == ["restart"]
+
+
+def middleware_in_an_attached_agent(directory: Path, effects: Effects, *, apart: bool) -> Any:
+    saver = TurnCheckpointSaver(directory / "s")
+    guard = TurnGuard(saver)
+    model = Speaker(script=by_prompt(first=[calling("fast", "slow")]))
+    inner = TurnGuard(saver) if apart else guard
+    tools = [effects.tool("fast"), effects.tool("slow")]
+    return guard.attach(create_agent(model, tools, middleware=[inner.middleware()], checkpointer=saver))
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one guard", "two guards"])
+@pytest.mark.parametrize("colour", ["invoke", "ainvoke"])
+def test_an_attached_agent_may_have_the_middleware_too(tmp_path, apart, colour, effects):
+    graph = middleware_in_an_attached_agent(tmp_path, effects, apart=apart)
+    stored = run(graph, asked("first"), colour)["messages"]
+    assert answers(stored) == {"c0": "fast done", "c1": "slow done"}
+    assert effects.names.count("fast") == effects.names.count("slow") == 1
+    assert outcomes(stored) == {"c0": "real", "c1": "real"}
+
+
+@unix
+@pytest.mark.parametrize("apart", [False, True], ids=["one guard", "two guards"])
+@pytest.mark.parametrize("colour", ["invoke", "ainvoke"])
+def test_an_attached_agent_that_has_the_middleware_too_goes_on_after_a_kill(tmp_path, apart, colour, effects, killed):
+    killed("attach", tmp_path)
+    stored = run(middleware_in_an_attached_agent(tmp_path, effects, apart=apart), None, colour)["messages"]
+    assert answers(stored)["c0"] == "fast done"
+    assert outcomes(stored) == {"c0": "real", "c1": "unknown"}
+    assert effects.names.count("fast") == effects.names.count("slow") == 1
+    assert broken_rule(stored) is None
+
+
+@unix
 @pytest.mark.parametrize(
-    "bad", ["maybe", "", 17, ["rerun"], {"action": "result"}, {"action": "result", "content": None}, {"act": "rerun"}]
+    "bad",
+    [
+        *("maybe", "", 17, True, False, ["rerun"]),
+        *({"action": "result"}, {"action": "result", "content": None}, {"action": True}, {"act": "rerun"}),
+    ],
 )
 @pytest.mark.parametrize("way", ["middleware", "attach"])
 def test_what_is_no_answer_is_asked_again(tmp_path, way, bad, effects, killed):

@@ -150,6 +150,16 @@ def test_a_call_with_unreadable_arguments_is_answered_in_its_own_run(place, way)
     assert_settled(agent, gave=["fast"])
 
 
+@over(GUARDED_WAYS, few=FEW)
+def test_a_call_with_unreadable_arguments_is_answered_where_an_older_one_had_its_id(place, way):
+    seed(place, [says("old"), calls("slow", first=1, id="a0"), gave("c1", "slow gave"), AIMessage("done", id="a1")])
+    agent = Agent(place, way, {"go": calls("fast", invalid_tool_calls=[BROKEN])})
+    agent.run({"messages": [says("go")]})
+    assert_valid(agent.seen)
+    behind = [m for m in agent.seen[4:] if isinstance(m, ToolMessage)]
+    assert sorted((m.tool_call_id, m.status) for m in behind) == [("c0", "success"), ("c1", "error")]
+
+
 @EVERY_WAY
 def test_calls_with_unreadable_arguments_are_answered_when_a_message_comes(place, way):
     """C11: also where the model made no other call, so that its run was over."""

@@ -8,6 +8,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.types import Command
 
+from langgraph_turncheckpoint import _evidence
 from langgraph_turncheckpoint import _transcript as kinds
 from langgraph_turncheckpoint._evidence import (
     Wishes,
@@ -138,6 +139,27 @@ def tries(*replies: tuple[str, str | None, AIMessage | None]) -> Transcript:
 )
 def test_of_several_tries_one_remains(replies, kept):
     assert added(tries(*replies), [ASK], wishes=Wishes(mark=False)) == [("h1", kept, True)]
+
+
+def test_a_long_turn_is_looked_at_in_linear_time(monkeypatch):
+    """A turn of 2,000 model calls took eight seconds, in which the event loop stood still."""
+    looks = 0
+    records: list[tuple[Any, ...]] = []
+    history: list[BaseMessage] = [ASK]
+    for number in range(200):
+        said = AIMessage("", id=f"ai-{number}", tool_calls=[{**CALL, "id": f"c{number}"}])
+        records.append((kinds.MODEL, f"run {number}", history[-1].id, "model", f"model:{number}"))
+        records.append((kinds.REPLY, f"run {number}", said, []))
+        history.append(said)
+
+    def counted(checkpoint_ns):
+        nonlocal looks
+        looks += 1
+        return graph_names(checkpoint_ns)
+
+    monkeypatch.setattr(_evidence, "graph_names", counted)
+    known(told(*records), history)
+    assert 0 < looks < 10 * 200
 
 
 def test_replies_in_other_namespaces_are_no_part_of_this_history():

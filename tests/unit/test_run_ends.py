@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import os
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any
 from uuid import UUID, uuid4
@@ -169,7 +171,41 @@ def test_nothing_of_a_run_that_ended_is_kept():
     ends.listen(node, 1, Heard())
     ends.on_chain_error(GraphInterrupt(()), run_id=node)
     ends.on_chain_end(None, run_id=graph)
-    assert (len(ends._parents), ends._listeners, ends._paused, ends._nodes) == (0, {}, set(), set())
+    assert (len(ends._parents), ends._listeners, ends._paused, ends._nodes, ends._tasks) == (0, {}, set(), {}, {})
+
+
+def test_the_run_of_a_node_is_found_by_its_task_while_it_lasts():
+    ends = RunEnds()
+    first, again = uuid4(), uuid4()
+    for run_id in (first, again):  # a run that is dispatched again has the same tasks
+        named = {"langgraph_checkpoint_ns": "model:1"}
+        ends.on_chain_start(None, None, run_id=run_id, tags=[f"{STEP_TAG}1"], metadata=named)
+    ends.on_chain_start(None, None, run_id=uuid4(), metadata=named)
+    assert ends.node_of("model:1") == again
+    assert ends.node_of("") is ends.node_of("model:2") is None
+    ends.on_chain_end(None, run_id=first)
+    assert ends.node_of("model:1") == again
+    ends.on_chain_end(None, run_id=again)
+    assert ends.node_of("model:1") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_waits_for_no_lock_and_ends_no_run_of_its_parents():
+    ends, heard = run_ends(), Heard()
+    graph = started(ends)
+    assert ends.listen(node_of(ends, graph), 1, heard)
+    with ends._lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads about
+        child = os.fork()
+        if child == 0:
+            is_free = ends._lock.acquire(timeout=5)
+            if is_free:
+                ends._lock.release()
+                ends.on_chain_end(None, run_id=graph)
+            os._exit(0 if is_free and not heard.calls else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    ends.on_chain_end(None, run_id=graph)
+    assert heard.calls == [(None, False)]
 
 
 def test_runs_of_many_threads_do_not_disturb_each_other():

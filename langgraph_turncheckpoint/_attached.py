@@ -47,7 +47,6 @@ from .errors import (
     UnsupportedSaverError,
 )
 from .inbox import undelivered
-from .saver import TurnCheckpointSaver
 
 GraphT = TypeVar("GraphT", bound=Pregel[Any, Any, Any, Any])
 
@@ -67,7 +66,7 @@ def attached(core: GuardCore, graph: GraphT) -> GraphT:
     _check_saver(core, graph)
     _check_history(core, graph)
     tools = _gated_tools_of(graph)
-    core.policies.check_names(tools)
+    core.policies.check_tools(tools)
     for tool in tools:
         core.policies.of(tool.name, tool.metadata)
     gated = _gated(core, graph)
@@ -83,15 +82,7 @@ def _check_saver(core: GuardCore, graph: Pregel[Any, Any, Any, Any]) -> None:
     saver = graph.checkpointer
     if not isinstance(saver, BaseCheckpointSaver):
         raise UnsupportedGraphError("the graph saves nothing; compile it with checkpointer=...")
-    same = saver is core.saver
-    if isinstance(saver, TurnCheckpointSaver) and isinstance(core.saver, TurnCheckpointSaver):
-        same = saver.path == core.saver.path
-    elif type(saver) is type(core.saver):
-        same = same or getattr(saver, "conn", saver) is getattr(core.saver, "conn", core.saver)
-    if not same:
-        raise UnsupportedSaverError(
-            f"the graph saves to {saver!r}, and the guard was made for {core.saver!r}; give both the same saver"
-        )
+    core.check_saver(saver)
 
 
 def _check_history(core: GuardCore, graph: Pregel[Any, Any, Any, Any]) -> None:

@@ -93,7 +93,7 @@ def decide_resume(facts: Facts, policy: Policy) -> Resume:
 _BECAUSE: Final[dict[Cause, str]] = {
     "restart": "the process running it ended and was restarted",
     "user": "the user stopped the run",
-    "superseded": "a newer message took over the conversation",
+    "superseded": "something newer took over the conversation",
     "limit": "the run reached its limit",
     "error": "the run ended with an error",
     "unknown": "the run ended for a reason that was not recorded",
@@ -133,7 +133,7 @@ _WORDING: Final[dict[Outcome, str]] = {
 _MARKERS: Final[dict[Cause, str]] = {
     "restart": "[The reply above was cut off: the process writing it ended and was restarted.]",
     "user": "[The reply above was cut off: the user stopped it.]",
-    "superseded": "[The reply above was cut off: a newer message took over.]",
+    "superseded": "[The reply above was cut off: something newer took over.]",
     "limit": "[The reply above was cut off: the run reached its limit.]",
     "error": "[The reply above was cut off by an error.]",
     "unknown": "[The reply above was cut off; the reason was not recorded.]",

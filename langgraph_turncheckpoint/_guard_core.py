@@ -32,7 +32,7 @@ from ._runs import control_of, explicit_token
 from ._tool_calls import messages_of_state
 from ._turn import Cause, Strategy, TurnState
 from ._turns import Turn
-from .errors import InvalidIdError, JournalWarning, StaleTurnError, StorageError
+from .errors import InvalidIdError, JournalWarning, StaleTurnError, StorageError, UnsupportedSaverError
 from .saver import TurnCheckpointSaver
 
 #: Where LangGraph puts the checkpointer of a run.
@@ -97,18 +97,39 @@ class GuardCore:
         """The policy of the tool that a request of a `ToolNode` is for."""
         tools = getattr(request.runtime, "tools", None)
         if tools:
-            self.policies.check_names(tools)
+            self.policies.check_tools(tools)
         return self.policies.of(str(request.tool_call["name"]), getattr(request.tool, "metadata", None))
+
+    def check_saver(self, saver: BaseCheckpointSaver[Any]) -> None:
+        """Refuse a graph that saves elsewhere: what its runs leave would never be found.
+
+        Raises:
+            UnsupportedSaverError: It does.
+        """
+        if saver is self.saver:
+            return
+        # LangGraph runs a graph with a copy of its saver, and an attached one with a wrapper of ours.
+        for name in ("path", "conn", "storage"):
+            here, there = getattr(self.saver, name, None), getattr(saver, name, None)
+            if here is not None and (here is there or (name == "path" and here == there)):
+                return
+        raise UnsupportedSaverError(
+            f"the graph saves to {saver!r}, and the guard was made for {self.saver!r}; give both the same saver"
+        )
 
     def contact(self, config: RunnableConfig) -> RunningTurn | None:
         """The turn that a node's config belongs to; `None` where nothing is saved.
 
         Raises:
             StaleTurnError, ThreadClosedError: The turn is over.
+            UnsupportedSaverError: The run saves elsewhere.
         """
         conf = config.get("configurable") or {}
-        if conf.get("thread_id") is None or not conf.get(CHECKPOINTER_KEY):
+        saver = conf.get(CHECKPOINTER_KEY)
+        if conf.get("thread_id") is None or not saver:
             return None
+        if isinstance(saver, BaseCheckpointSaver):
+            self.check_saver(saver)
         thread_id, control = str(conf["thread_id"]), control_of(conf)
         token = explicit_token(conf, thread_id)
         store = self.home.store

@@ -73,7 +73,7 @@ class GuardMiddleware(AgentMiddleware[Any, Any, Any]):
             return None
         core.record_into(config, running)
         if request.tools:
-            core.policies.check_names(request.tools)
+            core.policies.check_tools(request.tools)
         return prepare(
             running,
             _history(request),

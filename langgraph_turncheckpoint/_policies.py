@@ -42,15 +42,20 @@ class Policies:
         own = (metadata or {}).get(METADATA_KEY)
         return self._default if own is None else _checked(own, f"the metadata of tool {name!r}")
 
-    def check_names(self, tools: Iterable[Any]) -> None:
+    def check_tools(self, tools: Iterable[Any]) -> None:
         """Warn about policies for tools that are not among these. Only the first tools that have names are looked at:
         later ones may be those of a single node.
+
+        Raises:
+            UnknownPolicyError: The metadata of one names none. Better now than when it is called beside others.
         """
         if self._has_checked:
             return
-        known = {str(name) for tool in tools if (name := getattr(tool, "name", None))}
+        known = {str(name): tool for tool in tools if (name := getattr(tool, "name", None))}
+        for name, tool in known.items():
+            self.of(name, getattr(tool, "metadata", None))
         self._has_checked = bool(known)
-        missing = sorted(self._by_name.keys() - known)
+        missing = sorted(self._by_name.keys() - known.keys())
         if missing and known:
             warnings.warn(
                 f"on_restart names {', '.join(map(repr, missing))}, but the tools are {', '.join(sorted(known))}; "

@@ -192,6 +192,7 @@ class TurnGuard:
             UnsupportedGraphError: It is no compiled graph, or has no checkpointer.
             UnsupportedSaverError: Its checkpointer is not the guard's.
         """
+        run_ends()  # the guarded graph may become a node of one that nobody attached
         return attached(self._core, graph)
 
     def recover(self, graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> RecoveryReport:

@@ -96,6 +96,14 @@ def test_an_unknown_policy_in_the_metadata_of_a_tool_is_refused_before_the_tool_
     assert effects.names == []
 
 
+def test_an_unknown_policy_of_one_tool_is_refused_before_its_siblings_run(saver, effects):
+    tools = [effects.tool("fast"), effects.tool("slow", metadata={"on_restart": "Rerun"})]
+    graph = guarded("middleware", saver, Speaker(script=by_prompt(first=[calling("fast", "slow")])), tools)
+    with pytest.raises(UnknownPolicyError, match="metadata of tool 'slow'"):
+        run(graph, asked("first"))
+    assert effects.names == []
+
+
 @pytest.mark.parametrize("way", ALL_WAYS)
 def test_a_policy_for_a_tool_that_there_is_not_is_warned_of_once(saver, way, effects):
     options: dict[str, Any] = {"on_restart": {"fats": "rerun", "fast": "ask"}}
@@ -192,6 +200,26 @@ def test_a_graph_without_a_history_may_be_attached_for_its_turns(saver):
 def test_a_guard_over_something_that_is_no_saver_is_refused(nothing):
     with pytest.raises(UnsupportedSaverError, match="checkpointer"):
         TurnGuard(nothing)
+
+
+@pytest.mark.parametrize("way", ["middleware", "node"])
+@pytest.mark.parametrize("colour", ["invoke", "ainvoke"])
+def test_a_graph_that_saves_elsewhere_than_its_guard_is_refused(saver, way, colour, effects):
+    """What its runs leave would never be found, and a payment would be made twice."""
+    guard = TurnGuard(InMemorySaver())
+    model = Speaker(script=by_prompt(first=[calling("fast")]))
+    graph = guarded(way, saver, model, [effects.tool("fast")], guard=guard)
+    with pytest.raises(UnsupportedSaverError, match="give both the same saver"):
+        run(graph, asked("first"), colour)
+    assert effects.names == []
+
+
+@pytest.mark.parametrize("way", ["middleware", "node", "attach"])
+def test_a_guard_takes_another_instance_on_the_same_directory(saver, way, effects):
+    guard = TurnGuard(TurnCheckpointSaver(saver.path))
+    model = Speaker(script=by_prompt(first=[calling("fast")]))
+    run(guarded(way, saver, model, [effects.tool("fast")], guard=guard), asked("first"))
+    assert effects.names == ["fast"]
 
 
 async def test_a_saver_without_a_directory_needs_a_path(tmp_path, effects):

@@ -483,6 +483,24 @@ def test_a_person_decides_about_a_tool_that_had_started(tmp_path, way, answer, c
     assert graph.get_state(thread()).interrupts == ()
 
 
+@pytest.mark.parametrize("attached", ["inner", "both", "outer", "both, two guards"])
+@pytest.mark.parametrize("colour", ["invoke", "ainvoke"])
+def test_an_agent_in_a_graph_runs_its_tools_once_whichever_of_the_two_is_attached(tmp_path, attached, colour, effects):
+    saver = TurnCheckpointSaver(tmp_path / "s")
+    guard = TurnGuard(saver)
+    model = Speaker(script=by_prompt(first=[calling("fast", "slow")]))
+    agent = create_agent(model, [effects.tool("fast"), effects.tool("slow")], checkpointer=saver)
+    builder = StateGraph(MessagesState)
+    builder.add_node("agent", agent if attached == "outer" else guard.attach(agent))
+    builder.add_edge(START, "agent")
+    graph = builder.compile(checkpointer=saver)
+    if attached != "inner":
+        graph = (TurnGuard(saver) if "two" in attached else guard).attach(graph)
+    stored = run(graph, asked("first"), colour)["messages"]
+    assert answers(stored) == {"c0": "fast done", "c1": "slow done"}
+    assert sorted(effects.names) == ["fast", "slow"]
+
+
 @unix
 @pytest.mark.parametrize("way", ALL_WAYS)
 def test_why_a_call_was_cut_off_is_known_after_a_person_was_asked_about_it(tmp_path, way, effects, killed):

@@ -60,20 +60,20 @@ def test_what_is_passed_in_is_not_kept():
 def test_names_without_a_tool_are_warned_of_once():
     policies = Policies({"serach": "rerun", "deploi": "ask", "read": "ask"}, "report")
     with pytest.warns(PolicyWarning, match="'deploi', 'serach'.*deploy, read, search") as caught:
-        policies.check_names(tools("read", "search", "deploy"))
+        policies.check_tools(tools("read", "search", "deploy"))
     assert len(caught) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        policies.check_names(tools("read"))
+        policies.check_tools(tools("read"))
 
 
 @pytest.mark.parametrize("known", [[], [{"type": "web_search"}], [SimpleNamespace(name=None)]])
 def test_without_a_single_known_tool_nothing_is_said(known):
     """Tools that a provider runs have no name here."""
-    Policies({"search": "rerun"}, "report").check_names(known)
+    Policies({"search": "rerun"}, "report").check_tools(known)
 
 
 def test_names_that_all_have_a_tool_are_not_warned_of():
     policies = Policies({"a": "rerun", "b": "ask"}, "report")
-    policies.check_names(tools("a", "b", "c"))
-    Policies(None, "report").check_names(tools("a"))
+    policies.check_tools(tools("a", "b", "c"))
+    Policies(None, "report").check_tools(tools("a"))

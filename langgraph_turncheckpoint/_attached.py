@@ -250,6 +250,7 @@ class GuardedRun:
         self._open: OpenTurn | None = None
         self._messages: list[Any] | None = None
         self._running: RunningTurn | None = None
+        self._starts_empty = False
 
     def __enter__(self) -> None:
         self._open = self._turn()
@@ -309,6 +310,8 @@ class GuardedRun:
         core.home.store.check_turn(thread_id, turn)
         self._running, _ = core.running(thread_id, turn, self.control, self._view)
         self._plain = cast(RunnableConfig, {"configurable": {"thread_id": thread_id, TURN_KEY: conf[TURN_KEY]}})
+        base = self._running.rolled_back_to if not core.knows_turns and turn.base is not None else None
+        self._starts_empty = base == ""
         watched = WatchedSaver(
             cast("BaseCheckpointSaver[Any]", self._graph.checkpointer),
             self._running,
@@ -317,10 +320,11 @@ class GuardedRun:
             recover=self._recover,
             arecover=self._arecover,
             checks=not core.knows_turns,
+            starts_empty=self._starts_empty,
         )
         added = {TURN_KEY: conf[TURN_KEY], CHECKPOINTER_KEY: watched}
-        if not core.knows_turns and turn.base is not None:
-            added |= self._rolled_back(self._running.rolled_back_to)
+        if not core.knows_turns and turn.base is not None and not self._starts_empty:
+            added |= self._rolled_back(base)
         own: RunnableConfig = {"configurable": added, "callbacks": [self._running.recorder]}
         self.config = merge_configs(_without_recorders(self.config), own)
         if not self._continues and not isinstance(self._given, Command):
@@ -329,8 +333,8 @@ class GuardedRun:
     def _rolled_back(self, base: str | None) -> dict[str, Any]:
         if not base:
             raise UnsupportedSaverError(
-                "nothing can be rolled back to before a thread's first checkpoint with this saver; "
-                "use a TurnCheckpointSaver, or delete the thread"
+                "the older run was overtaken before it had told where it started from, so nothing can be rolled back to; "
+                "run again"
             )
         assert self._running is not None
         self._running.started_from(base)
@@ -346,6 +350,9 @@ class GuardedRun:
 
     def _recover(self, saved: CheckpointTuple | None) -> bool:
         self._note_start(saved)
+        if self._starts_empty:
+            self._started([])
+            return False
         history, changed = self._history(saved), False
         if saved is not None and self._is_addressed:
             self._within_input(saved, history or [])
@@ -361,6 +368,9 @@ class GuardedRun:
 
     async def _arecover(self, saved: CheckpointTuple | None) -> bool:
         await offload(self._note_start, saved)
+        if self._starts_empty:
+            await offload(self._started, [])
+            return False
         history, changed = self._history(saved), False
         if saved is not None and self._is_addressed:
             await offload(self._within_input, saved, history or [])

@@ -41,6 +41,8 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
         recover: Puts the thread in order before the run reads it; tells whether it wrote anything.
         arecover: The same for a run that awaits.
         checks: Whether writes must be checked here, because the saver knows no turns.
+        starts_empty: Whether the run sees nothing of the thread before it has written: it was rolled back to before the
+            thread's first checkpoint, and the saver knows no turns.
     """
 
     def __init__(
@@ -53,9 +55,11 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
         recover: Recover,
         arecover: Arecover,
         checks: bool,
+        starts_empty: bool = False,
     ) -> None:
         self._saver, self._running, self._key, self._inbox = saver, running, messages_key, inbox
         self._recover, self._arecover, self._checks = recover, arecover, checks
+        self._starts_empty = starts_empty
         super().__init__(serde=saver.serde)
         running.is_watched = True
 
@@ -81,17 +85,22 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint; the run's first look at its thread puts the thread in order."""
-        saved = self._saver.get_tuple(config)
+        saved = None if self._hides(config) else self._saver.get_tuple(config)
         if self._is_first(config) and self._recover(saved):
             saved = self._saver.get_tuple(config)
         return saved
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Async twin of `get_tuple`."""
-        saved = await self._saver.aget_tuple(config)
+        saved = None if self._hides(config) else await self._saver.aget_tuple(config)
         if self._is_first(config) and await self._arecover(saved):
             saved = await self._saver.aget_tuple(config)
         return saved
+
+    def _hides(self, config: RunnableConfig) -> bool:
+        conf = config["configurable"]
+        is_ours = str(conf.get("thread_id")) == self._running.thread_id
+        return self._starts_empty and is_ours and not conf.get("checkpoint_id")
 
     def _is_first(self, config: RunnableConfig) -> bool:
         conf = config["configurable"]
@@ -146,6 +155,7 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
     ) -> RunnableConfig:
         """Store a checkpoint, unless the run was superseded."""
         self._check(config)
+        self._starts_empty = False
         stored = self._saver.put(config, checkpoint, metadata, new_versions)
         if durable := self._stored(config, checkpoint):
             with suppress(StorageError):  # the checkpoint is stored all the same; the end of the run tries again
@@ -163,6 +173,7 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
         """Async twin of `put`."""
         if self._checks:
             await offload(self._check, config)
+        self._starts_empty = False
         stored = await self._saver.aput(config, checkpoint, metadata, new_versions)
         if durable := self._stored(config, checkpoint):
             with suppress(StorageError):

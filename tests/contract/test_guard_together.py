@@ -697,6 +697,26 @@ def test_rollback_starts_before_the_input_of_the_running_turn(busy, effects, col
     assert texts(run(graph, asked("third"))["messages"])[:4] == expected
 
 
+@pytest.mark.parametrize("colour", ["invoke", "ainvoke"])
+def test_rollback_of_a_threads_first_run_starts_from_nothing(any_saver, effects, pool, colour):
+    with Blocked() as blocked:
+        guard = TurnGuard(any_saver)
+        model = Speaker(script=by_prompt(first=[calling("slow")]))
+        running = pool.submit(
+            run, guarded("attach", any_saver, model, [effects.tool("slow", blocked)], guard=guard), asked("first")
+        )
+        assert blocked.started.wait(30)
+        graph = second_agent(any_saver, guard, "rollback", effects)
+        stored = run(graph, asked("second"), colour)["messages"]
+        blocked.release.set()
+        with pytest.raises(StaleTurnError):
+            running.result(30)
+    expected = [("human", "second"), ("ai", "second reply")]
+    assert texts(stored) == texts(history(graph)) == expected
+    assert texts(run(graph, asked("third"))["messages"])[:2] == expected
+    assert effects.names.count("slow") == 1
+
+
 def test_strategies_that_come_too_late_in_a_node_are_refused_there(saver):
     for strategy in ("reject", "enqueue", "rollback"):
         guard = TurnGuard(saver, multitask_strategy=strategy)

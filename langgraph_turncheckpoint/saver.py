@@ -94,6 +94,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
     Raises:
         StorageError: `path` is a file.
+        TypeError: `serde` is no serializer.
 
     Example:
         ```python
@@ -116,6 +117,8 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         self._redact = frozenset([redact] if isinstance(redact, str) else redact)
         self._store = Store(self.path, JsonPlusSerializer(), fsync=fsync, strict=strict)
         self._store.check_root()
+        if serde is not None and not (hasattr(serde, "dumps_typed") or hasattr(serde, "dumps")):
+            raise TypeError(f"serde={serde!r} is no serializer of LangGraph's; it has no dumps_typed")
         super().__init__(serde=serde or BaseCheckpointSaver.serde)
 
     @property

@@ -88,6 +88,12 @@ def test_an_unknown_policy_is_refused_at_once(saver, policy):
         TurnGuard(saver, default_on_restart=policy)
 
 
+@pytest.mark.parametrize("policies", ["rerun", ["search"], 3])
+def test_policies_that_are_not_by_name_are_refused_at_once(saver, policies):
+    with pytest.raises(TypeError, match="default_on_restart"):
+        TurnGuard(saver, on_restart=policies)
+
+
 @pytest.mark.parametrize("way", ALL_WAYS)
 def test_an_unknown_policy_in_the_metadata_of_a_tool_is_refused_before_the_tool_runs(saver, way, effects):
     tools = [effects.tool("fast", metadata={"on_restart": "sometimes"})]

@@ -347,6 +347,11 @@ def test_a_read_only_directory_is_a_storage_error(tmp_path):
         root.chmod(0o700)
 
 
+def test_a_serde_that_is_none_is_refused_at_once(tmp_path):
+    with pytest.raises(TypeError, match="serde='json'"):
+        TurnCheckpointSaver(tmp_path, serde="json")
+
+
 def test_a_root_that_is_a_file_is_a_storage_error_at_once(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"mine")

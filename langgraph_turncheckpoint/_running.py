@@ -82,12 +82,13 @@ class RunningTurn:
         self.is_paused = False
         #: Ids of messages from the inbox that this run has handed on.
         self.delivered: set[str] = set()
-        #: Whether the run's checkpoints pass through the guard; if so, the last history that was stored.
+        #: Whether the run's checkpoints pass through the guard.
         self.is_watched = False
         #: Whether all that the run has recorded is in its checkpoints.
         self.is_absorbed = False
         #: Of a rollback, the checkpoint that the older turn started from, where only its journal knows.
         self.rolled_back_to: str | None = None
+        #: Of a run that is watched, the last history that was stored.
         self.stored_history: Sequence[Any] | None = None
         self._codec = store.codec
         self._clock = clock
@@ -287,12 +288,15 @@ class RunningTurn:
 
     def history_stored(self, history: Sequence[Any]) -> None:
         """A checkpoint holds these messages."""
+        # What a step adds nearly always comes behind what was stored before.
+        start = max(0, min(len(self.stored_history or ()), len(history)) - NEAR)
         self.stored_history = history
         with self._lock:
-            near = [m.id for m in history[-NEAR:] if isinstance(m, BaseMessage) and m.id in self._unstored]
-            self._unstored.difference_update(near)
-        if near:
-            self._write(kinds.STORED, [near])
+            new = history[start:] if self._unstored else ()
+            found = [m.id for m in new if isinstance(m, BaseMessage) and m.id in self._unstored]
+            self._unstored.difference_update(found)
+        if found:
+            self._write(kinds.STORED, [found])
 
     def anchor(self, prompt: Sequence[BaseMessage], graph: str) -> str | None:
         """The message that a reply stands behind: the last of its prompt that is in the history, too."""

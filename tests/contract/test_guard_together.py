@@ -501,6 +501,18 @@ def test_an_agent_in_a_graph_runs_its_tools_once_whichever_of_the_two_is_attache
     assert sorted(effects.names) == ["fast", "slow"]
 
 
+def test_all_of_a_long_input_is_known_to_be_stored(tmp_path, effects):
+    """What is not would be brought back for the rest of the turn, also where somebody has removed it since."""
+    from langgraph_turncheckpoint._running import load_transcript
+
+    saver = TurnCheckpointSaver(tmp_path / "s")
+    graph = guarded("attach", saver, Speaker(script=lambda messages: 1 / 0), [effects.tool("fast")])
+    prompts = [HumanMessage(f"prompt {number}", id=f"p{number}") for number in range(150)]
+    with pytest.raises(ZeroDivisionError):
+        run(graph, {"messages": prompts}, durability="sync")
+    assert load_transcript(saver.store, "t", sys.maxsize).stored >= {prompt.id for prompt in prompts}
+
+
 @unix
 @pytest.mark.parametrize("way", ALL_WAYS)
 def test_why_a_call_was_cut_off_is_known_after_a_person_was_asked_about_it(tmp_path, way, effects, killed):

@@ -14,7 +14,7 @@ import secrets
 import warnings
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from . import _files
@@ -31,6 +31,7 @@ from ._layout import (
 )
 from ._records import (
     FORMAT_VERSION,
+    HEADER_SIZE,
     KEPT_PAGES,
     NO_REFS,
     WRITES,
@@ -42,6 +43,7 @@ from ._records import (
     Section,
     encode_file,
     encode_record,
+    is_kind,
     pack_id,
     parse_file,
     unpack_id,
@@ -198,7 +200,7 @@ class NamespaceFiles:
         replaced, pages, early = map(self._old_image, (path, pages_path, early_path))
         for old in (replaced, pages):
             if old is not None:
-                records += _retained(old)
+                records += _retained(old, writes=old is replaced)
                 next_blob = max(next_blob, old.next_blob)
         section = section._replace(first_blob=next_blob)
         number = next_blob + len(section.blobs)
@@ -270,23 +272,26 @@ class NamespaceFiles:
                 _files.remove_file(path.removesuffix(CHECKPOINT_SUFFIX) + PAGES_SUFFIX)
         return True
 
-    def keep_pages(self, checkpoint_id: str, image: Image, numbers: set[int]) -> None:
-        """Remove a checkpoint, or what was left of it, but for the blobs that others refer to.
+    def set_apart(self, checkpoint_ids: Iterable[str]) -> None:
+        """Let these be checkpoints no more, while every page of theirs stays; durable on return with `fsync`."""
+        directories = set()
+        for checkpoint_id in checkpoint_ids:
+            path = self.file(checkpoint_id)
+            if _files.exists(path):
+                _files.move_file(path, path.removesuffix(CHECKPOINT_SUFFIX) + PAGES_SUFFIX)
+                directories.add(os.path.dirname(path))
+        for directory in sorted(directories) if self._fsync else ():
+            _files.sync_directory(directory)
 
-        The new file is in place before the old one goes: a crash in between leaves both.
-        """
-        path = self.file(checkpoint_id)
-        pages_path = path.removesuffix(CHECKPOINT_SUFFIX) + PAGES_SUFFIX
-        if numbers:
-            records = b"".join(
-                encode_record(KEPT_PAGES, Section([], number, NO_REFS, EMPTY, [image.blobs[number]]))
-                for number in sorted(numbers & image.blobs.keys())
-            )
-            body = Section([pack_id(checkpoint_id)], 0, NO_REFS, EMPTY, [])
-            self._replace(pages_path, encode_file(FileKind.PAGES, body, records))
-        else:
-            _files.remove_file(pages_path)
-        _files.remove_file(path)
+    def keep_pages(self, checkpoint_id: str, image: Image, numbers: set[int]) -> None:
+        """Keep of a checkpoint that was set apart only the blobs that others refer to."""
+        records = b"".join(
+            encode_record(KEPT_PAGES, Section([], number, NO_REFS, EMPTY, [image.blobs[number]]))
+            for number in sorted(numbers & image.blobs.keys())
+        )
+        body = Section([pack_id(checkpoint_id)], 0, NO_REFS, EMPTY, [])
+        pages_path = self.file(checkpoint_id).removesuffix(CHECKPOINT_SUFFIX) + PAGES_SUFFIX
+        self._replace(pages_path, encode_file(FileKind.PAGES, body, records))
 
     def discard(self, checkpoint_id: str) -> None:
         """Remove the files of a checkpoint, readable or not."""
@@ -310,6 +315,15 @@ class NamespaceFiles:
         names = [n for bound in self.bounds() for n in _files.list_directory(self.bucket(bound))]
         found = [checkpoint_id_of(name, PAGES_SUFFIX) for name in names]
         return [checkpoint_id for checkpoint_id in found if checkpoint_id is not None]
+
+    def has_set_apart(self) -> bool:
+        """Whether a removal was cut short behind `set_apart`."""
+        for checkpoint_id in self.carriers():
+            path = self.file(checkpoint_id).removesuffix(CHECKPOINT_SUFFIX) + PAGES_SUFFIX
+            ends = _files.read_ends(path, head=HEADER_SIZE, tail=0)
+            if ends is not None and is_kind(ends.head, FileKind.CHECKPOINT):
+                return True
+        return False
 
     def sweep(self) -> None:
         """Remove what writers that died have left: temporaries, and what is in its checkpoint's file already.
@@ -418,12 +432,15 @@ def _note(seen: dict[str, set[int]], fields: list[Any]) -> None:
     seen.setdefault(unpack_id(packed_task_id) or "", set()).update(indexes)
 
 
-def _retained(old: Image) -> bytes:
-    """What a file keeps of the one it replaces: pages under their numbers, and all writes."""
+def _retained(old: Image, *, writes: bool) -> bytes:
+    """What a file keeps of the one it replaces: pages under their numbers, and its writes, if it was no removed one."""
     records = b""
     if old.body.blobs:
         section = Section([], old.body.first_blob, NO_REFS, EMPTY, old.body.blobs)
         records += encode_record(KEPT_PAGES, section)
     for kind, section in old.records:
-        records += encode_record(kind, section)
+        if kind == WRITES and not writes:
+            records += encode_record(KEPT_PAGES, Section([], section.first_blob, NO_REFS, EMPTY, section.blobs))
+        else:
+            records += encode_record(kind, section)
     return records

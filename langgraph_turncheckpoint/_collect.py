@@ -10,17 +10,17 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from ._checkpoint_files import NamespaceFiles
-from ._records import INDEX_TAG, BlobRef, Image, MalformedError, parse_index
+from ._records import INDEX_TAG, BlobRef, FileKind, Image, MalformedError, parse_index
 from .errors import DamagedCheckpointError
 
 Needed = dict[str, set[int]]
 
 
 def remove_checkpoints(files: NamespaceFiles, doomed: Iterable[str]) -> None:
-    """Remove checkpoints; the values of all others stay exactly as they are.
+    """Remove checkpoints; the values of all others stay exactly as they are. Durable on return, see `NamespaceFiles`.
 
-    Survives a crash at any point: what stays is never rewritten, and what goes is first replaced by
-    its needed pages. A second call finishes the work.
+    Survives a crash at any point: what stays is never rewritten, and all that goes has gone as a checkpoint, for good,
+    before the first of its pages does. A second call finishes the work.
 
     Args:
         files: The namespace.
@@ -31,18 +31,28 @@ def remove_checkpoints(files: NamespaceFiles, doomed: Iterable[str]) -> None:
     """
     gone = set(doomed)
     needed = _mark(files, (i for i in files.ids() if i not in gone))
-    # The newest first: what refers to a page goes before the page.
-    for checkpoint_id in sorted(gone | set(files.carriers()), reverse=True):
-        # What remained of an earlier removal is looked at again: it may not be needed any more.
-        if checkpoint_id in gone or not files.exists(checkpoint_id):
-            numbers = needed.get(checkpoint_id, set())
-            try:
-                image = files.read_pages(checkpoint_id)
-            except DamagedCheckpointError:
-                if not numbers:
-                    files.discard(checkpoint_id)
-                continue
-            if checkpoint_id in gone or image.blobs.keys() - numbers:
+    sound = set()
+    for checkpoint_id in sorted(gone, reverse=True):
+        try:
+            files.read_pages(checkpoint_id)
+        except DamagedCheckpointError:
+            if not needed.get(checkpoint_id):
+                files.discard(checkpoint_id)
+        else:
+            sound.add(checkpoint_id)
+    # In whatever order the disk forgets or keeps what follows, no checkpoint can be left without its pages.
+    files.set_apart(sound)
+    # What remained of an earlier removal is looked at again: it may not be needed any more.
+    for checkpoint_id in sorted(sound | set(files.carriers()), reverse=True):
+        if files.exists(checkpoint_id):
+            continue
+        numbers = needed.get(checkpoint_id, set())
+        if not numbers:
+            files.discard(checkpoint_id)
+            continue
+        with suppress(DamagedCheckpointError):
+            image = files.read_pages(checkpoint_id)
+            if image.kind is not FileKind.PAGES or image.blobs.keys() - numbers:
                 files.keep_pages(checkpoint_id, image, numbers)
 
 

@@ -56,7 +56,7 @@ class Decoder:
             return self._value(node)
         except (RefusedValueError, OSError):
             raise
-        except (IndexError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise MalformedError(f"unreadable value: {error}") from error
 
     def _value(self, node: Node) -> tuple[Any, Shape | None]:

@@ -285,6 +285,12 @@ def copy_file(source: str, target: str, *, fsync: bool) -> None:
         _fill(_open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | _BINARY, FILE_MODE), data, fsync=fsync)
 
 
+def move_file(source: str, target: str) -> None:
+    """Give a file another name in its directory, in place of whatever had that; the caller syncs the directory."""
+    with _reported(source):
+        _retried(lambda: os.replace(source, target))
+
+
 def remove_file(path: str) -> None:
     """Remove a file; it is fine if it is gone already."""
     with _reported(path):

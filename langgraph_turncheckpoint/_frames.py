@@ -6,8 +6,9 @@ Pure bytes; what a payload means is decided elsewhere.
     checksum   8 bytes, XXH3-64 over length and payload
     payload
 
-A process that dies while it appends leaves a torn last frame, which is dropped without a word: the beginning of a frame,
-or blocks that were never written. Any other bytes that are no frame are damage: they are passed over, and reported.
+A process that dies while it appends leaves a torn last frame, which is dropped without a word: the beginning of a
+frame, or blocks that were never written. Any other bytes that are no frame are damage: they are passed over, and
+reported.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def _is_torn(tail: bytes) -> bool:
     if length <= len(rest):
         return not any(rest)
     # A frame that is whole but for its length was appended to its end, and has been changed since.
-    return length <= PAYLOAD_LIMIT and xxh3_64_intdigest(_LENGTH.pack(len(rest)) + rest) != checksum
+    return bool(length <= PAYLOAD_LIMIT and xxh3_64_intdigest(_LENGTH.pack(len(rest)) + rest) != checksum)
 
 
 def _payload_at(data: bytes, position: int) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import weakref
 from typing import Any
@@ -52,6 +53,11 @@ def _default_path(saver: BaseCheckpointSaver[Any]) -> str:
 
 def _temporary_directory(saver: BaseCheckpointSaver[Any]) -> str:
     """A directory that goes with a saver which does not outlive the process either."""
-    directory = tempfile.TemporaryDirectory(prefix="turncheckpoint-", ignore_cleanup_errors=True)
-    weakref.finalize(saver, directory.cleanup)
-    return directory.name
+    directory = tempfile.mkdtemp(prefix="turncheckpoint-")
+    weakref.finalize(saver, _remove, directory, os.getpid())
+    return directory
+
+
+def _remove(directory: str, process_id: int) -> None:
+    if os.getpid() == process_id:  # a forked child ends, too, and the directory is its parent's
+        shutil.rmtree(directory, ignore_errors=True)

@@ -43,8 +43,9 @@ _named_roots: set[str] = set()
 class HeldLedger:
     """The ledger of a thread while its lock is held."""
 
-    def __init__(self, file: _files.LockedFile, slot: Slot, *, interrupted: bool) -> None:
-        self._file, self._slot = file, slot
+    def __init__(self, file: _files.LockedFile, slot: Slot, *, interrupted: bool, fsync: bool) -> None:
+        self._file, self._slot, self._fsync = file, slot, fsync
+        self._is_synced = False
         #: Whether a commit's process died in the middle of it, and what it may have left was not swept yet.
         self.was_interrupted = interrupted
 
@@ -56,17 +57,25 @@ class HeldLedger:
     def write(self, state: LedgerState) -> None:
         """Replace the state. It survives a killed process now, and power loss after `sync`.
 
-        The older of two slots is overwritten, so a crash in between leaves the newer one.
+        The older of two slots is overwritten, so a crash in between leaves the newer one. Where that one may not be on
+        the disk yet, a power loss could tear both: tokens would jump ahead, but a tombstone would be lost.
         """
+        if self._fsync and not self._is_synced and self.state.deleted_upto:
+            self.sync()
         slot = Slot(self._slot.serial + 1, state)
         # Without its last byte, which in the second slot is the mark of a commit.
         self._file.write(encode_slot(slot)[:-1], at=(slot.serial % 2) * SLOT_SIZE)
-        self._slot = slot
+        self._slot, self._is_synced = slot, False
 
-    def write_twice(self, state: LedgerState) -> None:
-        """Replace the state in both slots: a tombstone must outlive one damaged slot, too."""
-        self.write(state)
-        self.write(state)
+    def write_twice(self, state: LedgerState, *, fsync: bool = False) -> None:
+        """Replace the state in both slots: a tombstone must outlive one damaged slot, too.
+
+        With `fsync` it is on the disk on return, and at no instant is each slot one that a power loss may tear.
+        """
+        for _ in range(2):
+            self.write(state)
+            if fsync:
+                self.sync()
 
     def initialize(self, state: LedgerState, identity: bytes) -> None:
         """Write a whole new ledger, with the mark of a commit; if that fails, the file is empty again."""
@@ -102,6 +111,7 @@ class HeldLedger:
     def sync(self) -> None:
         """Wait until the state is on the disk."""
         self._file.sync()
+        self._is_synced = True
 
 
 class Ledger:
@@ -148,14 +158,14 @@ class Ledger:
                 self._sync_names()
                 file.write(_UNSWEPT, at=COMMITTING_OFFSET)
                 file.sync()
-            held = HeldLedger(file, slot or Slot(0, LedgerState()), interrupted=interrupted)
+            held = HeldLedger(file, slot or Slot(0, LedgerState()), interrupted=interrupted, fsync=self._fsync)
             if slot is None or self._is_of_another(data):
                 self._initialize(held, lost=bool(data or self._generations()))
             elif doubtful:
                 # Each write goes to the other slot, so the damaged one is at most one turn ahead.
                 state = slot.state
                 state = state._replace(token=state.token + 1, epoch=state.epoch + 1)
-                held = HeldLedger(file, slot._replace(state=state), interrupted=interrupted)
+                held = HeldLedger(file, slot._replace(state=state), interrupted=interrupted, fsync=self._fsync)
             elif self._thread_id is not None and parse_ledger_id(data) is None:
                 file.write(encode_ledger_id(self._thread_id), at=LEDGER_ID_OFFSET)
             yield held
@@ -173,7 +183,7 @@ class Ledger:
         state = LedgerState()
         if lost:
             warnings.warn(
-                f"{self.path}: the ledger is damaged, gone or that of another thread; turn tokens jump ahead",
+                f"{self.path}: the ledger is damaged or gone; turn tokens jump ahead",
                 DamageWarning,
                 stacklevel=5,
             )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 import ormsgpack
@@ -164,7 +165,7 @@ class LoadedFile:
         try:
             checkpoint, metadata, channels = _unpacked_head(self._codec.open(body.head))
             decoder = self._decoder(body, learn=False)
-            return Head(decoder.decode(checkpoint)[0], decoder.decode(metadata)[0], channels)
+            return _checked_head(decoder.decode(checkpoint)[0], decoder.decode(metadata)[0], channels)
         except RefusedValueError:
             raise
         except (ValueError, TypeError, MalformedError) as error:
@@ -224,6 +225,7 @@ class LoadedFile:
             task_path, entries = _unpacked_head(self._codec.open(section.head))
             decoder = self._decoder(section, learn=learn)
             for index, channel, node in entries:
+                _check_names(task_path, index, channel)
                 if index < 0 or (task_id, index) not in found:
                     found[task_id, index] = (task_path, channel, (decoder, node))
         except RefusedValueError:
@@ -311,6 +313,18 @@ def _packed_head(head: list[Any]) -> bytes:
         compressor = zlib.compressobj(1, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
         return _COMPRESSED + compressor.compress(packed) + compressor.flush()
     return _PLAIN + packed
+
+
+def _checked_head(checkpoint: Any, metadata: Any, channels: Any) -> Head:
+    versions = checkpoint.get("channel_versions") if type(checkpoint) is dict else ()
+    if not (type(metadata) is type(channels) is dict and isinstance(versions, (dict, NoneType))):
+        raise MalformedError("a head without its parts")
+    return Head(checkpoint, metadata, channels)
+
+
+def _check_names(task_path: Any, index: Any, channel: Any) -> None:
+    if not (type(index) is int and type(channel) is type(task_path) is str):
+        raise MalformedError("a write without its names")
 
 
 def _unpacked_head(data: bytes | memoryview) -> Any:

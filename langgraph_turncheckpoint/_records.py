@@ -266,6 +266,7 @@ def parse_section(data: bytes | memoryview) -> Section:
         fields, first_blob, ids, numbers, head_tag, head_length, tags, lengths = ormsgpack.unpackb(
             view[_LENGTH.size : at]
         )
+        _check_clear(fields, first_blob, ids, numbers, head_tag, head_length, tags, lengths)
         head = Sealed(head_tag, view[at : at + head_length])
         at += head_length
         blobs = []
@@ -278,6 +279,14 @@ def parse_section(data: bytes | memoryview) -> Section:
     if at != len(view):
         raise MalformedError("a section's lengths do not add up")
     return Section(fields, first_blob, refs, head, blobs)
+
+
+def _check_clear(*clear: Any) -> None:
+    fields, first_blob, ids, numbers, head_tag, head_length, tags, lengths = clear
+    if not (type(fields) is type(ids) is type(numbers) is list and type(first_blob) is int and type(head_tag) is str):
+        raise MalformedError("a section's fields have other types than they should have")
+    if not all(type(tag) is str for tag in tags) or any(size < 0 for size in [head_length, *lengths]):
+        raise MalformedError("a section's blobs make no sense")
 
 
 def encode_file(kind: FileKind, body: Section, records: bytes = b"") -> bytes:
@@ -295,6 +304,28 @@ def encode_record(kind: RecordKind, section: Section) -> bytes:
     return b"".join([start, _LENGTH.pack(zlib.crc32(start)), xxh3_64_digest(payload), payload])
 
 
+#: What the clear fields are: "i" an id, "n" a number, "l" a list of numbers.
+_BODY_FIELDS: Final = {FileKind.CHECKPOINT: "iiin", FileKind.PAGES: "i", FileKind.EARLY: "i"}
+_RECORD_FIELDS: Final = {bytes(WRITES): "iln", bytes(KEPT_PAGES): ""}
+
+
+def _check_fields(fields: list[Any], kinds: str) -> None:
+    # More of them than are known may be a later version's.
+    if len(fields) < len(kinds):
+        raise MalformedError("fields are missing")
+    for field, kind in zip(fields, kinds, strict=False):
+        if kind == "i":
+            try:
+                unpack_id(field)
+            except (TypeError, ValueError) as error:
+                raise MalformedError(f"an id that is none: {error}") from None
+        elif kind == "n":
+            if type(field) is not int:
+                raise MalformedError("a number that is none")
+        elif type(field) is not list or not all(type(number) is int for number in field):
+            raise MalformedError("numbers that are none")
+
+
 def parse_file(data: bytes) -> Image:
     """Check and parse a file.
 
@@ -305,6 +336,7 @@ def parse_file(data: bytes) -> Image:
     kind, body_end = _check_header(data)
     view = memoryview(data)
     body = parse_section(view[HEADER_SIZE:body_end])
+    _check_fields(body.fields, _BODY_FIELDS[kind])
     blobs = dict(enumerate(body.blobs, body.first_blob))
     records = []
     at, damage = body_end, ""
@@ -320,6 +352,11 @@ def parse_file(data: bytes) -> Image:
         records.append((tag, section))
         blobs.update(enumerate(section.blobs, section.first_blob))
     return Image(kind, body, records, blobs, at, damage)
+
+
+def is_kind(head: bytes, kind: FileKind) -> bool:
+    """Whether the first bytes of a file say that it is of a kind. They are not checked."""
+    return len(head) >= _HEADER.size and _HEADER.unpack_from(head)[2] == kind.value
 
 
 def _check_header(data: bytes) -> tuple[FileKind, int]:
@@ -364,7 +401,9 @@ def _parse_record(view: memoryview, at: int) -> tuple[RecordKind, Section, int] 
     if checksum != xxh3_64_digest(payload):
         return "a record's checksum does not match" if any(payload) else _TORN
     try:
-        return RecordKind(tag), parse_section(payload), end
+        section = parse_section(payload)
+        _check_fields(section.fields, _RECORD_FIELDS.get(tag, ""))
+        return RecordKind(tag), section, end
     except MalformedError as error:
         return str(error)
 
@@ -418,9 +457,13 @@ def parse_slot(data: bytes) -> Slot | None:
         end = _SLOT.size + length
         if magic != LEDGER_MAGIC or data[end : end + _SLOT_CHECKSUM] != xxh3_64_digest(data[:end]):
             return None
-        *numbers, deleted, base = ormsgpack.unpackb(data[_SLOT.size : end])
+        token, generation, epoch, closed, deleted, base = ormsgpack.unpackb(data[_SLOT.size : end])
+        if not (type(token) is type(generation) is type(epoch) is int and type(closed) is bool):
+            return None
+        if not type(deleted) is type(base) is bytes:
+            return None
         ids = [raw.decode("utf-8", "surrogatepass") for raw in (deleted, base)]
-        return Slot(serial, LedgerState(*numbers, *ids))
+        return Slot(serial, LedgerState(token, generation, epoch, closed, *ids))
     except (struct.error, ValueError, TypeError):
         return None
 

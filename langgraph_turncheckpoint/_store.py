@@ -563,7 +563,13 @@ class Store(TurnStore):
 
     def thread_ids(self) -> Iterator[str]:
         """Threads that hold at least one checkpoint."""
-        for thread_id in thread_ids(self.root, fsync=self.fsync):
+
+        def leave_out(error: DamagedCheckpointError) -> None:
+            if self.strict:
+                raise error
+            self.warn(error, "; the thread is left out")
+
+        for thread_id in thread_ids(self.root, fsync=self.fsync, on_damage=leave_out):
             thread = self.thread(thread_id)
             state = thread.ledger.read()
             if state is not None and any(files.head_id() is not None for files in thread.unnamed_namespaces(state)):

@@ -17,8 +17,7 @@ everybody, however much of it could be removed.
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from typing import Final
 
@@ -33,11 +32,11 @@ from ._layout import (
     namespace_component,
     thread_component,
 )
-from ._ledger import HeldLedger, Ledger
+from ._ledger import LEDGER_NAME, HeldLedger, Ledger
 from ._records import unpack_id
 from ._turn import LedgerEvent, LedgerState, advance
 from ._waiting import ticket_number
-from .errors import DamagedCheckpointError, DamageWarning, InvalidIdError, StorageError, UnknownFormatError
+from .errors import DamagedCheckpointError, InvalidIdError, StorageError, UnknownFormatError
 
 THREADS_NAME: Final = "threads"
 
@@ -146,9 +145,7 @@ class ThreadFiles:
                 _files.remove_tree(os.path.join(self.path, name))
 
     def _start_generation(self, held: HeldLedger, state: LedgerState) -> None:
-        held.write_twice(state)
-        if self._fsync:
-            held.sync()
+        held.write_twice(state, fsync=self._fsync)
 
     def _unused_generation(self) -> int:
         """A generation above every directory that is there."""
@@ -204,8 +201,8 @@ def thread_directories(root: str) -> Iterator[tuple[str, str]]:
             yield name, path
 
 
-def thread_ids(root: str, *, fsync: bool) -> Iterator[str]:
-    """The ids of all threads that were ever written to, deleted ones included."""
+def thread_ids(root: str, *, fsync: bool, on_damage: Callable[[DamagedCheckpointError], None]) -> Iterator[str]:
+    """The ids of all threads that were ever written to, deleted ones included; `on_damage` hears of one without."""
     for name, path in thread_directories(root):
         thread_id = literal_id("t", name)
         if thread_id is None:
@@ -213,5 +210,6 @@ def thread_ids(root: str, *, fsync: bool) -> Iterator[str]:
         if thread_id is not None and thread_component(thread_id) == name:
             yield thread_id
         elif any(generation_of(each) is not None for each in _files.list_directory(path)):
-            text = f"{path}: the ledger does not tell whose thread it is any more; the thread is left out"
-            warnings.warn(text, DamageWarning, stacklevel=3)
+            on_damage(
+                DamagedCheckpointError(os.path.join(path, LEDGER_NAME), "does not tell whose thread it is any more")
+            )

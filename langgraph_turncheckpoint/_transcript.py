@@ -8,7 +8,7 @@ kind, the order and the sizes can be read without the key.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid5
@@ -82,6 +82,84 @@ class Record(NamedTuple):
     fields: list[Any]
 
 
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_id(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int
+
+
+def _is_anything(_value: object) -> bool:
+    return True
+
+
+def _is_reply(value: object) -> bool:
+    if not isinstance(value, AIMessage):
+        return False
+    try:
+        return all(map(_is_text, [part for key in keys_of(value) for part in key[1:]])) and _is_id(value.id)
+    except (AttributeError, KeyError, TypeError):
+        return False  # built without validation
+
+
+def _list_of(*items: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Lists of single things, or of lists with these."""
+
+    def check(value: object) -> bool:
+        if not isinstance(value, list):
+            return False
+        if len(items) == 1:
+            return all(map(items[0], value))
+        return all(isinstance(row, list) and _fits(row, items) for row in value)
+
+    return check
+
+
+def _fits(fields: Sequence[object], checks: Sequence[Callable[[object], bool]]) -> bool:
+    return len(fields) == len(checks) and all(check(field) for check, field in zip(checks, fields, strict=True))
+
+
+def _is_message(value: object) -> bool:
+    return isinstance(value, BaseMessage)
+
+
+_CALL: Final = (_is_id, _is_text, _is_text)
+#: What the fields of each kind of record are; what is in a tool's output is looked at when it is used.
+_SHAPES: Final[Mapping[str, tuple[Callable[[object], bool], ...]]] = {
+    PROMPT: (_is_id, _list_of(_is_message)),
+    MODEL: (_is_text, _is_id, _is_text, _is_text),
+    TEXT: (_is_text, _is_text),
+    REASONING: (_is_text, _is_text),
+    REPLY: (_is_text, _is_reply, _list_of(_is_text)),
+    RETURNED: (_is_text, _list_of(_is_id, _list_of(_is_text))),
+    CALLS: (_is_id, _list_of(_is_text, _is_text)),
+    START: _CALL,
+    RESULT: (*_CALL, _is_anything),
+    FAILED: (*_CALL, _is_text),
+    PAUSED: _CALL,
+    ASKED: (*_CALL, _is_number),
+    ALLOWED: (*_CALL, _is_number),
+    NODE: (_is_text, _list_of(*_CALL)),
+    RESTED: (_is_text,),
+    FROM: (_is_text,),
+    STORED: (_list_of(_is_text),),
+    REMOVED: (_list_of(_is_text),),
+    DELIVERED: (_list_of(_is_text),),
+    ENDED: (_is_text, _is_id),
+    GAP: (),
+}
+
+
+def _makes_sense(kind: str, fields: Sequence[object]) -> bool:
+    """Whether a record of a kind that is known has the fields it must have."""
+    return kind not in _SHAPES or _fits(fields, _SHAPES[kind])
+
+
 def decode_records(codec: ValueCodec, payloads: Iterable[bytes]) -> tuple[list[Record], list[str]]:
     """The records that can be read, and a sentence about each that cannot.
 
@@ -91,14 +169,22 @@ def decode_records(codec: ValueCodec, payloads: Iterable[bytes]) -> tuple[list[R
     records, unreadable = [], []
     for position, payload in enumerate(payloads):
         try:
-            kind, tag, data = ormsgpack.unpackb(payload)
-            fields, _ = codec.open_page(Sealed(tag, data), learn=False)
-            records.append(Record(str(kind), fields))
+            records.append(_decoded(codec, payload))
         except RefusedValueError:
             raise
         except (ValueError, TypeError) as error:
             unreadable.append(f"record {position}: {error}")
     return records, unreadable
+
+
+def _decoded(codec: ValueCodec, payload: bytes) -> Record:
+    kind, tag, data = ormsgpack.unpackb(payload)
+    if not (type(kind) is type(tag) is str and type(data) is bytes):
+        raise ValueError("is no record")
+    fields, _ = codec.open_page(Sealed(tag, data), learn=False)
+    if not _makes_sense(kind, fields):
+        raise ValueError(f"is no record of kind {kind!r:.40}")
+    return Record(kind, fields)
 
 
 class Reply(NamedTuple):
@@ -452,7 +538,7 @@ def answer_id(key: CallKey) -> str:
 def tool_message(output: Any, call_id: str) -> ToolMessage | None:
     """The answer to a call in what its tool gave."""
     for message in messages_in(output):
-        if isinstance(message, ToolMessage) and message.tool_call_id == call_id:
+        if isinstance(message, ToolMessage) and getattr(message, "tool_call_id", None) == call_id:
             return message
     return None
 

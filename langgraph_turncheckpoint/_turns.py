@@ -38,7 +38,7 @@ from ._turn import (
     decide_opening,
 )
 from ._turn_log import TurnLog
-from ._waiting import Patience, Ticket, place_in_line
+from ._waiting import Patience, Ticket, predecessor, ticket_path
 from .errors import DamagedCheckpointError, StorageError, ThreadBusyError, ThreadClosedError
 
 JOURNAL_VERSION: Final = 1
@@ -169,7 +169,8 @@ class PendingTurn:
         self._wish, self._fsync, self._clock_ns = wish, fsync, clock_ns
         self._patience = Patience(timeout, clock=clock)
         self._ticket: Ticket | None = None
-        self._sight: tuple[int, int] = (0, 0)
+        #: The token that is waited for, and the ticket of who comes before.
+        self._sight: tuple[int, int | None] = (0, None)
         self._turn: Turn | None = None
 
     def attempt(self) -> Turn | None:
@@ -188,11 +189,11 @@ class PendingTurn:
                 raise ThreadClosedError(thread.thread_id)
             generation = thread.generation(held.state)
             busy = is_live(journal_path(generation, held.state.token))
-            ahead = 0
+            ahead = None
             if self._wish.strategy == "enqueue":
-                ahead = place_in_line(generation, self._ticket, remove_dead=True)
+                ahead = predecessor(generation, self._ticket, remove_dead=True)
             self._sight = (held.state.token, ahead)
-            decision = decide_opening(self._wish.strategy, busy=busy, is_first_in_line=not ahead)
+            decision = decide_opening(self._wish.strategy, busy=busy, is_first_in_line=ahead is None)
             if decision is Opening.REFUSE:
                 raise ThreadBusyError(thread.thread_id, held.state.token)
             if decision is Opening.WAIT:
@@ -209,9 +210,10 @@ class PendingTurn:
         Raises:
             ThreadBusyError: The time is over. Nothing has changed.
         """
-        seconds = self._patience.pause(self._sight)
+        token, ahead = self._sight
+        seconds = self._patience.pause(token if ahead is None else (ahead,))  # others' turns are no news further back
         if seconds is None:
-            raise ThreadBusyError(self._wish.thread.thread_id, self._sight[0], self._patience.waited)
+            raise ThreadBusyError(self._wish.thread.thread_id, token, self._patience.waited)
         return seconds
 
     def abandon(self) -> None:
@@ -230,9 +232,11 @@ class PendingTurn:
         generation = thread.generation(state)
         if state.closed or generation != ticket.generation_dir:
             return True  # to be looked at with the lock
-        ahead = place_in_line(generation, ticket, remove_dead=False)
+        ahead = self._sight[1]
+        if ahead is not None and not _files.is_locked(ticket_path(generation, ahead)):
+            ahead = predecessor(generation, ticket, remove_dead=False)
         self._sight = (state.token, ahead)
-        return not ahead and not is_live(journal_path(generation, state.token))
+        return ahead is None and not is_live(journal_path(generation, state.token))
 
     def _stand_in_line(self, held: HeldLedger, generation: str) -> None:
         if self._ticket is not None:
@@ -456,9 +460,7 @@ def raise_token(
     with thread.ledger.hold() as held:
         older = held.state
         state = advance(older, event, thread_id=thread.thread_id)
-        held.write_twice(state)
-        if fsync:
-            held.sync()
+        held.write_twice(state, fsync=fsync)
         path = journal_path(thread.generation(older), older.token)
         with suppress(StorageError):
             is_plain = event is LedgerEvent.CANCEL and not os.path.exists(path)

@@ -43,7 +43,7 @@ def delete_for_runs(store: Store, run_ids: Collection[str]) -> None:
         state = thread.ledger.read()
         for files in thread.unnamed_namespaces(state) if state is not None else ():
             doomed = {i for i in files.ids() if _run_id(store, files, i) in wanted}
-            if doomed:
+            if doomed or files.has_set_apart():
                 _remove(store, thread, files, _fixed(doomed))
 
 
@@ -123,10 +123,10 @@ def _remove(
         if files.path not in {present.path for present in thread.unnamed_namespaces(held.state)}:
             return  # the thread was deleted meanwhile
         doomed = choose(held.state, files)
-        if not doomed:
+        if not doomed and not files.has_set_apart():
             return
         store.sweep(thread, held)
-        newest = max(doomed)
+        newest = max(doomed, default="")
         held.write(advance(held.state, LedgerEvent.COLLECT, thread_id=thread.thread_id))
         if store.fsync:
             held.sync()

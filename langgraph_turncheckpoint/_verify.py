@@ -28,10 +28,20 @@ from ._layout import (
     thread_component,
 )
 from ._ledger import LEDGER_NAME
-from ._records import INDEX_TAG, BlobRef, Image, MalformedError, parse_index, parse_ledger_id, parse_slots, unpack_id
+from ._records import (
+    INDEX_TAG,
+    BlobRef,
+    FileKind,
+    Image,
+    MalformedError,
+    parse_index,
+    parse_ledger_id,
+    parse_slots,
+    unpack_id,
+)
 from ._thread_files import THREADS_NAME
-from ._turns import is_misplaced
 from ._turn_log import LOG_NAME, LOG_TEMPORARY, TurnLog
+from ._turns import is_misplaced
 from ._waiting import ticket_number
 from .errors import DamagedCheckpointError, StorageError, UnknownFormatError
 
@@ -84,12 +94,8 @@ def _verify_thread(path: str, *, fsync: bool) -> Iterator[Finding]:
         pass  # who began the thread has written nothing to it yet, or died before
     elif data is None:
         yield Finding(ledger_path, "missing", "the thread has no ledger")
-    elif parse_slots(data)[1] or parse_slots(data)[0] is None:
-        yield Finding(ledger_path, "damaged", "a slot of the ledger does not check")
-    elif literal_id("t", os.path.basename(path)) is None and parse_ledger_id(data) is None:
-        yield Finding(ledger_path, "damaged", "the thread's id cannot be read any more")
-    elif thread_component(parse_ledger_id(data) or "") != os.path.basename(path) and parse_ledger_id(data) is not None:
-        yield Finding(ledger_path, "damaged", "is the ledger of another thread")
+    elif reason := _ledger_damage(data, os.path.basename(path)):
+        yield Finding(ledger_path, "damaged", reason)
     slot = parse_slots(data or b"")[0]
     generations = [g for name in _files.list_directory(path) if (g := generation_of(name)) is not None]
     present = max(generations, default=1) if slot is None else slot.state.generation
@@ -109,7 +115,19 @@ def _verify_thread(path: str, *, fsync: bool) -> Iterator[Finding]:
                 elif namespace == INBOX_NAME:
                     yield from _verify_inbox(directory)
                 else:
-                    yield from _verify_turns(directory, namespace)
+                    thread_id = literal_id("t", os.path.basename(path)) or parse_ledger_id(data or b"")
+                    yield from _verify_turns(directory, namespace, thread_id)
+
+
+def _ledger_damage(data: bytes, name: str) -> str | None:
+    """What is wrong with the ledger in a thread's directory of this name."""
+    slot, is_doubtful = parse_slots(data)
+    if slot is None or is_doubtful:
+        return "a slot of the ledger does not check"
+    thread_id = parse_ledger_id(data)
+    if thread_id is None:
+        return "the thread's id cannot be read any more" if literal_id("t", name) is None else None
+    return None if thread_component(thread_id) == name else "is the ledger of another thread"
 
 
 def _verify_namespace(files: NamespaceFiles) -> Iterator[Finding]:
@@ -127,7 +145,7 @@ def _verify_namespace(files: NamespaceFiles) -> Iterator[Finding]:
     yield from _unresolved(files, needed)
 
 
-def _verify_turns(path: str, name: str) -> Iterator[Finding]:
+def _verify_turns(path: str, name: str, thread_id: str | None) -> Iterator[Finding]:
     """The file of turns by this name: their log, a journal or a ticket; a journal of a dead turn is no orphan."""
     if name == LOG_NAME:
         try:
@@ -143,11 +161,8 @@ def _verify_turns(path: str, name: str) -> Iterator[Finding]:
         content = read_journal(path)
         if content is not None and content.damaged:
             yield Finding(path, "damaged", f"the journal does not check in {len(content.damaged)} places")
-        elif (
-            content is not None
-            and content.header is not None
-            and is_misplaced(content.header, token=journal_token(name))
-        ):
+        header = content and content.header
+        if header and is_misplaced(header, token=journal_token(name), thread_id=thread_id):
             yield Finding(path, "damaged", "is the journal of another turn")
     elif ticket_number(name) is not None:
         if not _files.is_locked(path) and os.path.exists(path):
@@ -204,6 +219,9 @@ def _verify_file(path: str, name: str, needed: dict[str, set[int]]) -> Iterator[
         return
     if suffix != CHECKPOINT_SUFFIX and os.path.exists(path.removesuffix(suffix) + CHECKPOINT_SUFFIX):
         yield Finding(path, "orphan", "was merged into the checkpoint's file")
+    if suffix == PAGES_SUFFIX and image.kind is not FileKind.PAGES:
+        yield Finding(path, "orphan", "is the rest of a removal that was cut short; the next one finishes it")
+        return
     _collect_refs(checkpoint_id, image, needed)
 
 

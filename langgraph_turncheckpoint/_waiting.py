@@ -67,25 +67,26 @@ def ticket_numbers(generation_dir: str) -> list[int]:
     return sorted(number for number in numbers if number is not None)
 
 
-def place_in_line(generation_dir: str, ticket: Ticket | None, *, remove_dead: bool) -> int:
-    """How many who are still waiting came before.
+def predecessor(generation_dir: str, ticket: Ticket | None, *, remove_dead: bool) -> int | None:
+    """The ticket of the nearest who came before and still waits; `None` for the first in line.
+
+    A waiter looks at that one alone: were it to count the whole line, a long line would cost the square of its length.
 
     Args:
         generation_dir: The thread's directory.
         ticket: The own ticket; without one, everybody came before.
-        remove_dead: Whether to remove the tickets of dead waiters. Only with the thread's lock held: else the ticket
-            may be one that is being taken, and is not locked yet.
+        remove_dead: Whether to remove the tickets of dead waiters on the way. Only with the thread's lock held: else
+            a ticket may be one that is being taken, and is not locked yet.
     """
-    ahead = 0
-    for number in ticket_numbers(generation_dir):
+    for number in reversed(ticket_numbers(generation_dir)):
         if ticket is not None and number >= ticket.number:
-            break
+            continue
         path = ticket_path(generation_dir, number)
         if _files.is_locked(path):
-            ahead += 1
-        elif remove_dead:
+            return number
+        if remove_dead:
             _files.remove_file(path)
-    return ahead
+    return None
 
 
 class Patience:

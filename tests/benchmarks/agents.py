@@ -18,6 +18,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 from langgraph_turncheckpoint import TurnCheckpointSaver
 from langgraph_turncheckpoint.guard import TurnGuard
 from tests.benchmarks.contenders import Saver
+from tests.benchmarks.counting import CountingSaver, Saves
 from tests.benchmarks.messages import TOOLS, tool_using_turns
 from tests.benchmarks.timing import Round
 
@@ -103,9 +104,9 @@ class StreamingModel(BaseChatModel):
             yield ChatGenerationChunk(message=AIMessageChunk(content=token))
 
 
-def guarded_agent(model: BaseChatModel, tools: Sequence[BaseTool], saver: Saver, way: Way) -> tuple[Any, Any]:
+def guarded_agent(model: BaseChatModel, tools: Sequence[BaseTool], saver: Saver | None, way: Way) -> tuple[Any, Any]:
     """The agent as LangChain makes it, and what runs it: itself, or its guarded copy."""
-    if way == "bare":
+    if saver is None or way == "bare":
         agent: Any = create_agent(model, tools, checkpointer=saver)
         return agent, agent
     guard = TurnGuard(saver)
@@ -120,16 +121,17 @@ class AgentLane:
     """An agent over one saver and the thread it is talking on; each turn has a prompt, a tool and an answer.
 
     Attributes:
-        saver: Where it saves to.
+        saver: Where it saves to; without one, each turn is given all that was said before.
         way: How it is guarded.
         config: The thread.
     """
 
-    def __init__(self, saver: Saver, way: Way, *, durability: Durability = DEFAULT_DURABILITY) -> None:
+    def __init__(self, saver: Saver | None, way: Way, *, durability: Durability = DEFAULT_DURABILITY) -> None:
         self.saver, self.way = saver, way
         self._script = Script()
         self._agent, self._graph = guarded_agent(InstantModel(script=self._script), self._tools(), saver, way)
-        self._durability = durability
+        # Without a saver there is nothing to be durable.
+        self._options: dict[str, Any] = {} if saver is None else {"durability": durability}
         self._said: list[AnyMessage] = []
         self._runs = 0
         self.enter("none")
@@ -146,7 +148,7 @@ class AgentLane:
         self._said, self._runs = [], 0
         for _ in range(history // 4):
             self._said += next(self._turns)
-        if self._said:
+        if self._said and self.saver is not None:
             self._agent.update_state(self.config, {"messages": list(self._said)}, as_node="model")
 
     @contextmanager
@@ -154,8 +156,9 @@ class AgentLane:
         """A round that times one turn, from the prompt to the answer."""
         self._script.take(next(self._turns))
         script = self._script
-        given = {"messages": [script.prompt.model_copy()]}
-        yield lambda: self._graph.invoke(given, self.config, durability=self._durability)
+        before = self._said if self.saver is None else []
+        given = {"messages": [*before, script.prompt.model_copy()]}
+        yield lambda: self._graph.invoke(given, self.config, **self._options)
         self._said += (script.prompt, script.calls, script.result, script.answers)
         self._runs += 1
 
@@ -176,6 +179,8 @@ class AgentLane:
         Raises:
             RuntimeError: It is not so, and figures would be those of something else.
         """
+        if self.saver is None:
+            return
         found = self._agent.get_state(self.config).values.get("messages", [])
         if [(m.type, m.content) for m in found] != [(m.type, m.content) for m in self._said]:
             raise RuntimeError(f"the {self.way} agent on {self.saver!r} did not store what was said")
@@ -208,6 +213,15 @@ class AgentLane:
             return self._script.run_tool()
 
         return [StructuredTool.from_function(run, name=name, description="Looks something up.") for name in TOOLS]
+
+
+def saves_of_a_turn() -> Saves:
+    """What one turn of an agent without a guard saves, as LangGraph runs it by default."""
+    saver = CountingSaver()
+    lane = AgentLane(saver, "bare")
+    with lane.turn(0) as call:
+        call()
+    return saver.saves
 
 
 def journals(root: Path) -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -51,6 +50,19 @@ class Sizes:
     stream_rounds: int = 7
     turn_rounds: int = 200
     inbox_rounds: int = 200
+    fan_out: int = 200
+    fan_out_rounds: int = 11
+    steps: int = 10_000
+    step_rounds: int = 100
+    step_read_rounds: int = 21
+    delta_steps: int = 1000
+    delta_rounds: int = 60
+    delta_read_rounds: int = 21
+    resume_messages: int = 500
+    resume_rounds: int = 9
+    curve_messages: tuple[int, ...] = (5, 15, 50, 150, 500, 1500, 5000)
+    curve_rounds: int = 21
+    curve_turns: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 
 
 #: Small enough for a smoke test; the figures mean nothing.
@@ -74,13 +86,26 @@ QUICK: Final = Sizes(
     memory_threads=5,
     memory_steps=4,
     block_rounds=2,
-    agent_turns=3,
-    agent_threads=2,
-    healthy_rounds=3,
-    tokens=100,
+    agent_turns=2,
+    agent_threads=1,
+    healthy_rounds=2,
+    tokens=60,
     stream_rounds=2,
-    turn_rounds=4,
-    inbox_rounds=4,
+    turn_rounds=2,
+    inbox_rounds=2,
+    fan_out=6,
+    fan_out_rounds=1,
+    steps=20,
+    step_rounds=3,
+    step_read_rounds=2,
+    delta_steps=12,
+    delta_rounds=3,
+    delta_read_rounds=2,
+    resume_messages=20,
+    resume_rounds=1,
+    curve_messages=(4, 12),
+    curve_rounds=2,
+    curve_turns=(1, 3),
 )
 
 
@@ -144,7 +169,7 @@ class Bench:
             self._grown[key] = self._grow(contender, size)
         kept = self._grown[key]
         root = self.directory(f"{contender.name}-copy")
-        shutil.copytree(kept.root, root)
+        contender.copy(kept.root, root)
         return Grown(root, kept.state.clone(), None)
 
     def _grow(self, contender: Contender, size: int) -> Grown:

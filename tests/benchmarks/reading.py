@@ -7,7 +7,6 @@ table shows the former, which is what a restart costs, and a note below it the l
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -17,8 +16,9 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from tests.benchmarks.bench import Bench, Grown
 from tests.benchmarks.contenders import Contender, Saver
+from tests.benchmarks.floors import Reading
 from tests.benchmarks.lane import Call, Lane
-from tests.benchmarks.results import Result, against_peer
+from tests.benchmarks.results import Floor, Result, against_peer
 from tests.benchmarks.state import ThreadState
 from tests.benchmarks.timing import Prepare, medians
 
@@ -98,25 +98,31 @@ def _cold(
     times: float,
     target: str,
 ) -> Result:
+    floors: list[Reading] = []
     with ExitStack() as stack:
         prepared: dict[str, Prepare] = {}
         for contender in bench.contenders:
             stored = grown[contender.name]
-            _check(contender, stored, read)
+            found = _check(contender, stored, read)
+            if not floors:
+                floors.append(Reading(bench.directory("floor-reading"), found))
             prepared[contender.name] = _cold_rounds(contender, stored, read)
             if contender.name == "sqlite":
                 beside = stack.enter_context(_kept_open(bench, contender, stored))
                 prepared[_BESIDE] = _cold_rounds(contender, beside, read)
-        p50 = medians(bench.interleave(prepared, rounds=rounds))
+        p50 = medians(bench.interleave(prepared, rounds=rounds, floor=floors[0]))
+    floor = Floor.timed(
+        p50.pop("floor", None), "files of packed values opened, read, unpacked, messages built unchecked"
+    )
     beside_seconds = p50.pop(_BESIDE, None)
     note = (
         "" if beside_seconds is None else f"SqliteSaver where the file is open already: {beside_seconds * 1e3:.2f} ms"
     )
-    return against_peer(key, work, p50, times=times, target=target, note=note)
+    return against_peer(key, work, p50, times=times, target=target, floor=floor, note=note)
 
 
-def _check(contender: Contender, grown: Grown, read: Read) -> None:
-    """See that a fresh saver reads what was stored, before its speed at it is taken."""
+def _check(contender: Contender, grown: Grown, read: Read) -> list[CheckpointTuple]:
+    """See that a fresh saver reads what was stored, before its speed at it is taken; gives what it read."""
     saver = grown.saver if grown.saver is not None else contender.open(grown.root)
     try:
         found = read(saver, grown.state.config)
@@ -126,6 +132,7 @@ def _check(contender: Contender, grown: Grown, read: Read) -> None:
     newest = found[0].checkpoint
     if newest["id"] != grown.state.checkpoint_id or newest["channel_values"] != grown.state.values:
         raise RuntimeError(f"{contender.name} did not read back what it had stored")
+    return found
 
 
 def _cold_rounds(contender: Contender, grown: Grown, read: Read) -> Prepare:
@@ -153,7 +160,7 @@ def _cold_rounds(contender: Contender, grown: Grown, read: Read) -> Prepare:
 def _kept_open(bench: Bench, contender: Contender, grown: Grown) -> Iterator[Grown]:
     """A copy of what is stored, which another saver has read from and keeps open."""
     root = bench.directory(f"{contender.name}-beside")
-    shutil.copytree(grown.root, root)
+    contender.copy(grown.root, root)
     keeper = contender.open(root)
     try:
         keeper.get_tuple(grown.state.config)

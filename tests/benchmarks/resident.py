@@ -10,8 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from tests.benchmarks.contenders import CONTENDERS, Contender, Saver
+from tests.benchmarks.contenders import Contender, Saver
 from tests.benchmarks.messages import conversation
+from tests.benchmarks.peers import named
 from tests.benchmarks.state import ThreadState
 
 #: Super-steps a thread gets before the next thread has its turn: all threads stay in use to the end.
@@ -45,9 +46,10 @@ def write_threads(contender: Contender, saver: Saver, states: Sequence[ThreadSta
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Arguments: name of the contender, directory, number of threads, super-steps per thread."""
-    name, root, threads, steps = arguments[0], Path(arguments[1]), int(arguments[2]), int(arguments[3])
-    contender = next(one for one in CONTENDERS if one.name == name)
+    """Arguments: name of the contender, its server or nothing, directory, number of threads, super-steps per thread."""
+    name, server, root = arguments[0], arguments[1], Path(arguments[2])
+    threads, steps = int(arguments[3]), int(arguments[4])
+    contender = named(name, server=Path(server) if server else None)
     saver = contender.open(root)
     # What the interpreter, the allocator and the saver set up once belongs to the start.
     write_threads(contender, saver, [ThreadState("warm-up")], steps=_STEPS_PER_VISIT)

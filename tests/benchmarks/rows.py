@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tests.benchmarks import eventloop, footprint, guarded, reading, streaming, turns, writing
+from tests.benchmarks import eventloop, fanout, footprint, guarded, reading, resuming, steps, streaming, turns, writing
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.results import Result
 
@@ -41,6 +41,15 @@ SAVER_GROUPS: Final = (
     Group(("loop",), eventloop.longest_block, profiled=False),
 )
 
+#: LangGraph saves from threads of its own, which no profiler of the measuring thread sees.
+RUN_GROUPS: Final = (
+    Group(("added", "added-attach", "added-middleware"), guarded.added_by_turn, profiled=False),
+    Group(("fan-out",), fanout.wide_fan_out, profiled=False),
+    Group(("steps-10000", "latest-10000", "list-10000"), steps.long_thread, profiled=False),
+    Group(("delta-step", "delta-cold"), steps.delta_channel, profiled=False),
+    Group(("resume", "resume-import", "resume-load"), resuming.fresh_process, profiled=False),
+)
+
 GUARD_GROUPS: Final = (
     Group(("attach-sync",), guarded.attached_agent_sync),
     Group(("attach",), guarded.attached_agent),
@@ -53,12 +62,12 @@ GUARD_GROUPS: Final = (
     Group(("inbox-post", "inbox-deliver"), turns.inbox),
 )
 
-GROUPS: Final = (*SAVER_GROUPS, *GUARD_GROUPS)
+GROUPS: Final = (*SAVER_GROUPS, *RUN_GROUPS, *GUARD_GROUPS)
 
 #: Parts of the table that can be asked for by one name.
 SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     name: tuple(key for group in groups for key in group.keys)
-    for name, groups in (("saver", SAVER_GROUPS), ("guard", GUARD_GROUPS))
+    for name, groups in (("saver", SAVER_GROUPS), ("runs", RUN_GROUPS), ("guard", GUARD_GROUPS))
 }
 
 KEYS: Final = tuple(key for group in GROUPS for key in group.keys)

@@ -118,6 +118,12 @@ class DiskFloor:
         os.write(self._log, self._record)
         _sync_data(self._log)
 
+    def removal(self) -> None:
+        """A durable removal of a file: unlinked, directory flushed. The file was made by `file`."""
+        os.unlink(self._root / f"file-{self._number}")
+        self._number -= 1
+        os.fsync(self._directory)
+
     def super_step(self) -> None:
         """What `put_writes` and `put` need at least: one append, one atomic file."""
         self.append()

@@ -11,8 +11,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph_turncheckpoint import TurnCheckpointSaver
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.lane import Call
-from tests.benchmarks.results import Result, without_target
-from tests.benchmarks.timing import Prepare, medians
+from tests.benchmarks.results import Floor, Result, without_target
+from tests.benchmarks.timing import DiskFloor, Prepare, medians
 
 
 def turn_by_hand(bench: Bench) -> list[Result]:
@@ -29,10 +29,12 @@ def turn_by_hand(bench: Bench) -> list[Result]:
                 prepared["settle"] = _settling(saver, config)
                 stack.callback(_check_turns, saver, "turns", 2 * rounds)
         p50 = medians(bench.interleave(prepared, rounds=rounds, floor=bench.floor.append)) if prepared else {}
-    floor = p50.get("floor")
+    floor = Floor.timed(p50.get("floor"), "a durable append")
     return [
-        without_target("turn-open", "opening a turn", _as_ours(p50, "open"), floor=floor, note="floor: one append"),
-        without_target("turn-settle", "settling a turn that has recorded nothing", _as_ours(p50, "settle")),
+        without_target("turn-open", "opening a turn", _as_ours(p50, "open"), floor=floor),
+        without_target(
+            "turn-settle", "settling a turn that has recorded nothing, no wait for the disk", _as_ours(p50, "settle")
+        ),
     ]
 
 
@@ -73,20 +75,18 @@ def inbox(bench: Bench) -> list[Result]:
             if isinstance(saver, TurnCheckpointSaver):
                 prepared["post"] = _posting(saver)
                 prepared["deliver"] = _delivering(saver)
+        if prepared and not bench.stopwatch.profiling:
+            prepared["removal"] = _removing(bench.floor)
         p50 = medians(bench.interleave(prepared, rounds=rounds, floor=bench.floor.file)) if prepared else {}
-    floor = p50.get("floor")
+    floor = Floor.timed(p50.get("floor"), "a durable file")
+    removal = Floor.timed(p50.get("removal"), "a durable removal of a file")
     return [
-        without_target(
-            "inbox-post",
-            "posting a message to an inbox",
-            _as_ours(p50, "post"),
-            floor=floor,
-            note="floor: one atomic file",
-        ),
+        without_target("inbox-post", "posting a message to an inbox", _as_ours(p50, "post"), floor=floor),
         without_target(
             "inbox-deliver",
             "reading a message from an inbox and acknowledging it",
             _as_ours(p50, "deliver"),
+            floor=removal,
         ),
     ]
 
@@ -118,6 +118,15 @@ def _delivering(saver: TurnCheckpointSaver) -> Prepare:
         yield call
         if delivered != [posted] or box.pending():
             raise RuntimeError(f"delivered {delivered}, not {posted}, and {box.pending()} still wait")
+
+    return prepare
+
+
+def _removing(disk: DiskFloor) -> Prepare:
+    @contextmanager
+    def prepare(number: int) -> Iterator[Call]:
+        disk.file()
+        yield disk.removal
 
     return prepare
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -13,9 +13,10 @@ from typing import Final
 from langchain_core.messages import AnyMessage
 
 from tests.benchmarks.bench import Bench
+from tests.benchmarks.floors import fingerprint, repeated, together
 from tests.benchmarks.lane import Call, Lane, open_lane
 from tests.benchmarks.messages import conversation
-from tests.benchmarks.results import Result, against_itself, against_peer
+from tests.benchmarks.results import Floor, Result, against_itself, against_peer
 from tests.benchmarks.state import ThreadState
 from tests.benchmarks.timing import Prepare, Round, medians
 
@@ -59,8 +60,7 @@ def step_with_few(bench: Bench) -> list[Result]:
             if contender.name == "sqlite":
                 lane = stack.enter_context(open_lane(bench, contender, "anew"))
                 prepared[_NEW_DATABASE] = threads_of(lane, anew=True)
-        rounds = bench.sizes.small_rounds
-        taken = bench.interleave(prepared, rounds=rounds, floor=bench.floor.super_step)
+        taken = bench.interleave(prepared, rounds=bench.sizes.small_rounds, floor=step_floor(bench, begin_with))
     note = f"a new thread every {per_thread} super-steps"
     if _NEW_DATABASE in taken:
         note += f"; SqliteSaver with a new database for each: {median(taken.pop(_NEW_DATABASE)) * 1e3:.2f} ms"
@@ -69,13 +69,13 @@ def step_with_few(bench: Bench) -> list[Result]:
 
 def step_with_hundreds(bench: Bench) -> list[Result]:
     """Super-steps of one thread that begins with some hundred messages."""
-    taken = _steps_of_grown(bench, bench.sizes.middle, bench.sizes.middle_rounds)
+    taken = steps_of_grown(bench, bench.sizes.middle, bench.sizes.middle_rounds)
     return [_step_result("step-500", bench.sizes.middle, times=4, taken=taken)]
 
 
 def step_with_thousands(bench: Bench) -> list[Result]:
     """Super-steps of one thread that begins with some thousand messages."""
-    taken = _steps_of_grown(bench, bench.sizes.large, bench.sizes.large_rounds)
+    taken = steps_of_grown(bench, bench.sizes.large, bench.sizes.large_rounds)
     return [_step_result("step-5000", bench.sizes.large, times=12, taken=taken)]
 
 
@@ -105,16 +105,13 @@ def parallel_put_writes(bench: Bench) -> list[Result]:
 
         return prepare
 
-    def appends() -> None:
-        for _ in payload:
-            bench.floor.append()
-
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(sizes.parallel_threads))
         lanes = [stack.enter_context(open_lane(bench, contender, "parallel")) for contender in bench.contenders]
         prepared = {lane.contender.name: batches_of(lane, pool) for lane in lanes}
-        taken = bench.interleave(prepared, rounds=sizes.parallel_rounds, floor=appends)
-    p50 = medians(taken)
+        appends = repeated(sizes.parallel_writes, bench.floor.append)
+        p50 = medians(bench.interleave(prepared, rounds=sizes.parallel_rounds, floor=appends))
+    floor = Floor.timed(p50.pop("floor", None), f"{sizes.parallel_writes} durable appends, one after the other")
     return [
         against_peer(
             "writes-100",
@@ -122,8 +119,7 @@ def parallel_put_writes(bench: Bench) -> list[Result]:
             p50,
             times=3,
             target="3 x faster",
-            floor=p50.pop("floor", None),
-            note=f"floor: {sizes.parallel_writes} appends one after the other",
+            floor=floor,
         )
     ]
 
@@ -159,7 +155,7 @@ def late_put(bench: Bench) -> list[Result]:
             prepared[f"{contender.name} early"] = early_of(early)
         taken = bench.interleave(prepared, rounds=sizes.late_window, floor=bench.floor.file)
     p50 = medians(taken)
-    floor = p50.pop("floor", None)
+    floor = Floor.timed(p50.pop("floor", None), "a durable file")
     late_p50, early_p50 = (
         {contender.name: p50[f"{contender.name} {which}"] for contender in bench.contenders}
         for which in ("late", "early")
@@ -179,7 +175,14 @@ def late_put(bench: Bench) -> list[Result]:
     ]
 
 
-def _steps_of_grown(bench: Bench, size: int, rounds: int) -> dict[str, list[float]]:
+def step_floor(bench: Bench, size: int) -> Callable[[], None]:
+    """What a super-step asks of anybody: its two durable writes, and a look at all messages for changes in place."""
+    messages = bench.following(0, size)
+    return together(bench.floor.super_step, lambda: fingerprint(messages))
+
+
+def steps_of_grown(bench: Bench, size: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each super-step that adds a message to a thread of `size`, for all contenders and the floor."""
     messages = bench.following(size, _WARM_UP + rounds)
 
     def rounds_of(lane: Lane) -> Prepare:
@@ -192,17 +195,12 @@ def _steps_of_grown(bench: Bench, size: int, rounds: int) -> dict[str, list[floa
             for contender in bench.contenders
         ]
         prepared = {lane.contender.name: rounds_of(lane) for lane in lanes}
-        return bench.interleave(prepared, rounds=rounds, floor=bench.floor.super_step)
+        return bench.interleave(prepared, rounds=rounds, floor=step_floor(bench, size))
 
 
 def _step_result(key: str, size: int, *, times: float, taken: dict[str, list[float]], note: str = "") -> Result:
     p50 = medians(taken)
-    return against_peer(
-        key,
-        f"super-step, {size:,} messages in state",
-        p50,
-        times=times,
-        target=f"{times:g} x faster",
-        floor=p50.pop("floor", None),
-        note=note,
-    )
+    floor_of = f"a durable append, a durable file, fingerprint of {size:,} messages"
+    floor = Floor.timed(p50.pop("floor", None), floor_of)
+    work = f"super-step, {size:,} messages in state"
+    return against_peer(key, work, p50, times=times, target=f"{times:g} x faster", floor=floor, note=note)

@@ -129,6 +129,27 @@ def test_the_end_of_a_run_is_seen_where_a_coroutine_does_not_see_its_config(save
     assert effects.names == ["fast"]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_directory_in_memorys_stead_goes_with_its_own_process_alone():
+    program = """
+import os, sys
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph_turncheckpoint.guard import TurnGuard
+guard = TurnGuard(InMemorySaver())
+guard.inbox("t").post("hello")
+child = os.fork()
+if child == 0:
+    sys.exit()
+os.waitpid(child, 0)
+print(len(guard.inbox("t").pending()), guard._core.home.path)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    waiting, _, path = ended.stdout.strip().partition(" ")
+    assert (waiting, ended.stderr) == ("1", "")
+    assert path
+    assert not os.path.exists(path)
+
+
 # --- the beginning ---
 
 

@@ -197,7 +197,8 @@ def test_trailing_junk_is_reported_and_the_checkpoint_before_it_is_read(thread, 
     result, warned = observed(thread.saver)
     assert result == whole
     assert warned or len(junk) < 20
-    thread.write("after", task_id="task-3")
+    with noticed():
+        thread.write("after", task_id="task-3")
     result, _ = observed(thread.saver)
     assert result[2] == [*whole[2], ("task-3", "messages", "after")]
 
@@ -209,7 +210,8 @@ def test_writes_onto_a_damaged_file_are_kept_and_the_damaged_file_is_set_aside(t
     restored.write_bytes(damaged)
     restored.rename(path)
     thread.saver = fresh(thread.saver)
-    thread.write("late", task_id="task-9")
+    with pytest.warns(DamageWarning, match="its bytes were put aside in"):
+        thread.write("late", task_id="task-9")
     assert damaged in files_below(thread.saver.path).values()
     thread.config = thread.at(1)
     thread.put({"messages": MESSAGES[:37], "step": 37}, number=3)

@@ -61,6 +61,14 @@ class Line:
         assert not isinstance(message, Failure), f"the child failed:\n{message.text}"
         return message
 
+    def speaks_within(self, seconds: float) -> bool:
+        """Wait until the other end says something, or is gone; not longer than this."""
+        return self._connection.poll(seconds)
+
+    def fileno(self) -> int:
+        """For `multiprocessing.connection.wait`, which tells who of several says something."""
+        return self._connection.fileno()
+
 
 def _work(target: Callable[..., object], line: Line, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     warnings.simplefilter("error")

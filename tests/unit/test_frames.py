@@ -73,9 +73,8 @@ def test_one_changed_byte_costs_one_frame(place):
         data[position] ^= 0x01
         found = split_frames(bytes(data))
         assert found.payloads == payloads[:place] + payloads[place + 1 :], position
-        is_last = place == len(payloads) - 1
-        assert found.damaged == ([] if is_last else [(start, end)])
-        assert found.end == (start if is_last else len(data))
+        assert found.damaged == [(start, end)]
+        assert found.end == len(data)
 
 
 def test_several_damaged_stretches_are_told_apart():
@@ -97,8 +96,17 @@ def test_bytes_that_are_no_frame_between_frames_are_damage():
 
 def test_what_follows_the_last_frame_is_a_torn_tail():
     one = encode_frame(b"one")
-    for tail in (b"n", MAGIC, MAGIC[:2], encode_frame(b"two")[:-1], b"\x00" * 4096):
+    for tail in (MAGIC, MAGIC[:2], encode_frame(b"two")[:-1], encode_frame(b"two")[:16] + bytes(3), bytes(4096)):
         assert split_frames(one + tail) == Frames([b"one"], len(one), [])
+
+
+def test_what_no_crash_leaves_behind_the_last_frame_is_damage():
+    """A torn append is the beginning of a frame, or blocks that were never written."""
+    one, two = encode_frame(b"one"), encode_frame(b"two")
+    longer = two[:4] + struct.pack("<I", 99) + two[8:]
+    for tail in (b"n", b"\x00" + two[:-1], two[:-1] + b"?", longer, MAGIC + b"\xff" * 40):
+        whole = len(one + tail)
+        assert split_frames(one + tail) == Frames([b"one"], whole, [(len(one), whole)])
 
 
 def test_a_frame_inside_a_damaged_payload_is_no_reason_to_lose_those_behind():

@@ -280,12 +280,13 @@ def test_the_newer_sound_slot_counts_and_a_damaged_other_is_reported():
     old, new = Slot(4, LedgerState(token=4)), Slot(5, LedgerState(token=5))
     first, second = records.encode_slot(old), records.encode_slot(new)
     broken = b"\xff" + second[1:]
-    unused = bytes(records.SLOT_SIZE)
+    zeroed = bytes(records.SLOT_SIZE)
     assert records.parse_slots(first + second) == (new, False)
     assert records.parse_slots(second + first) == (new, False)
     assert records.parse_slots(first + broken) == (old, True)
-    assert records.parse_slots(first + unused) == (old, False)
-    assert records.parse_slots(broken + broken) == (None, True)
+    assert records.parse_slots(first + zeroed) == (old, True)
+    assert records.parse_slots(first) == (old, True)
+    assert records.parse_slots(broken + broken) == (None, False)
     assert records.parse_slots(b"") == (None, False)
 
 

@@ -11,7 +11,7 @@ from langgraph_turncheckpoint._waiting import (
     LONGEST_PAUSE,
     Patience,
     Ticket,
-    place_in_line,
+    predecessor,
     ticket_number,
     ticket_numbers,
     ticket_path,
@@ -21,13 +21,15 @@ from langgraph_turncheckpoint._waiting import (
 def test_tickets_are_served_in_the_order_in_which_they_were_taken(tmp_path):
     line = str(tmp_path)
     tickets = [Ticket.take(line) for _ in range(3)]
-    assert [place_in_line(line, ticket, remove_dead=True) for ticket in tickets] == [0, 1, 2]
-    assert place_in_line(line, None, remove_dead=True) == 3
+    assert [predecessor(line, ticket, remove_dead=True) for ticket in tickets] == [None, 1, 2]
+    assert predecessor(line, None, remove_dead=True) == 3
     tickets[0].leave()
     tickets[0].leave()
-    assert [place_in_line(line, ticket, remove_dead=True) for ticket in tickets[1:]] == [0, 1]
+    assert [predecessor(line, ticket, remove_dead=True) for ticket in tickets[1:]] == [None, 2]
     tickets.append(Ticket.take(line))
-    assert place_in_line(line, tickets[-1], remove_dead=True) == 2
+    assert predecessor(line, tickets[-1], remove_dead=True) == 3
+    tickets[2].leave()
+    assert predecessor(line, tickets[-1], remove_dead=True) == 2
 
 
 def test_nobody_who_left_keeps_a_file(tmp_path):
@@ -40,9 +42,9 @@ def test_a_dead_waiter_does_not_count_and_is_removed_by_who_holds_the_lock(tmp_p
     (tmp_path / "q-1").touch()
     ticket = Ticket.take(line)
     assert ticket.number == 2
-    assert place_in_line(line, ticket, remove_dead=False) == 0
+    assert predecessor(line, ticket, remove_dead=False) is None
     assert ticket_numbers(line) == [1, 2]
-    assert place_in_line(line, ticket, remove_dead=True) == 0
+    assert predecessor(line, ticket, remove_dead=True) is None
     assert ticket_numbers(line) == [2]
     ticket.leave()
 

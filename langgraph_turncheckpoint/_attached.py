@@ -333,8 +333,8 @@ class GuardedRun:
     def _rolled_back(self, base: str | None) -> dict[str, Any]:
         if not base:
             raise UnsupportedSaverError(
-                "the older run was overtaken before it had told where it started from, so nothing can be rolled back to; "
-                "run again"
+                "the older run was overtaken before it had told where it started from, so nothing can be rolled "
+                "back to; run again"
             )
         assert self._running is not None
         self._running.started_from(base)

@@ -29,7 +29,7 @@ class Policies:
 
     def __init__(self, on_restart: Mapping[str, str] | None, default: str) -> None:
         if not isinstance(on_restart, Mapping | None):
-            raise TypeError(f"on_restart={on_restart!r}: give a policy by tool name, or default_on_restart for all tools")
+            raise TypeError(f"on_restart={on_restart!r}: use a policy by tool name, or default_on_restart for all")
         self._by_name = {name: _checked(policy, f"on_restart[{name!r}]") for name, policy in (on_restart or {}).items()}
         self._default = _checked(default, "default_on_restart")
         self._has_checked = False

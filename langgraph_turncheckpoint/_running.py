@@ -152,11 +152,9 @@ class RunningTurn:
 
     def causes(self) -> dict[int, Cause]:
         """Why each of the earlier turns that left something behind has ended."""
-        found = {}
-        for token in self.earlier.tokens:
-            if token != self.token:
-                _, cause = self.store.settle_cause(self.thread_id, token)
-                found[token] = cause or "unknown"
+        earlier = [token for token in self.earlier.tokens if token != self.token]
+        ends = self.store.settle_causes(self.thread_id) if earlier else {}
+        found: dict[int, Cause] = {token: ends.get(token, ("unknown", None))[1] or "unknown" for token in earlier}
         if self.token in self.earlier.tokens:
             found[self.token] = self.end_cause()[1]
         return found

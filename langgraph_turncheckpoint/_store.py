@@ -534,6 +534,12 @@ class Store(TurnStore):
                 for shape in shapes:
                     known_at[1].add_pages(shape)
 
+    def delete_thread(self, thread_id: str) -> None:
+        """Delete a thread; see `ThreadFiles.delete`."""
+        thread = self.thread(thread_id)
+        thread.delete()
+        self._known.drop(thread.path)  # pages of an ended life are never asked for again
+
     def _known_pages(
         self, thread: ThreadFiles, turn: Turn | None, checkpoint_ns: str, parent_id: str
     ) -> tuple[tuple[int, int], Known] | None:

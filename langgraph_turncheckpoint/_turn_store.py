@@ -164,10 +164,11 @@ class TurnStore:
 
     def settle_cause(self, thread_id: str, token: int) -> tuple[TurnState, Cause | None]:
         """State and cause of a turn, as its record has them; both "unknown" where there is no record."""
-        for turn in self._logged_turns(thread_id)[1]:
-            if turn.opened.token == token:
-                return turn.state, turn.cause
-        return "unknown", "unknown"
+        return self.settle_causes(thread_id).get(token, ("unknown", "unknown"))
+
+    def settle_causes(self, thread_id: str) -> dict[int, tuple[TurnState, Cause | None]]:
+        """State and cause of every turn that there is a record of, by token."""
+        return {turn.opened.token: (turn.state, turn.cause) for turn in self._logged_turns(thread_id)[1]}
 
     def newest_turn(self, thread_id: str) -> int:
         """The token of the newest turn there is a record of, or 0."""

@@ -12,7 +12,6 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.pregel import Pregel
 
-from ._attached import arecover_by_hand, attached, recover_by_hand
 from ._evidence import Wishes
 from ._guard_core import GuardCore
 from ._guarded_node import guarded_node
@@ -192,6 +191,8 @@ class TurnGuard:
             UnsupportedGraphError: It is no compiled graph, or has no checkpointer.
             UnsupportedSaverError: Its checkpointer is not the guard's.
         """
+        from ._attached import attached  # noqa: PLC0415 - LangGraph's agents come with it, which a saver alone needs not
+
         run_ends()  # the guarded graph may become a node of one that nobody attached
         return attached(self._core, graph)
 
@@ -211,10 +212,14 @@ class TurnGuard:
             ThreadClosedError: The thread is closed.
             StaleTurnError: A newer turn came in between. What was written before stays; call again.
         """
+        from ._attached import recover_by_hand  # noqa: PLC0415 - see `attach`
+
         return recover_by_hand(self._core, graph, config)
 
     async def arecover(self, graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> RecoveryReport:
         """Async twin of `recover`."""
+        from ._attached import arecover_by_hand  # noqa: PLC0415 - see `attach`
+
         return await arecover_by_hand(self._core, graph, config)
 
     def close_thread(self, graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> RecoveryReport:

@@ -373,7 +373,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             StorageError: A file could not be removed. The thread cannot be read any more all the same;
                 call again to remove the rest.
         """
-        self._store.thread(_thread_id({"thread_id": thread_id})).delete()
+        self._store.delete_thread(_thread_id({"thread_id": thread_id}))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints, with their writes, whose metadata name one of the runs.
@@ -418,7 +418,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         several = [thread_ids] if isinstance(thread_ids, str) else thread_ids
         for thread_id in [_thread_id({"thread_id": i}) for i in several]:
             if strategy == "delete":
-                self._store.thread(thread_id).delete()
+                self._store.delete_thread(thread_id)
             else:
                 _upkeep.prune(self._store, thread_id)
 

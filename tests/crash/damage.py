@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--store", choices=[*SERDES], help="only this store")
     parser.add_argument("--seed", type=int, default=1, help="chooses the bits that are flipped, and the junk")
     parser.add_argument("--stride", type=int, default=1, help="do every n-th damage only")
-    parser.add_argument("--write-stride", type=int, default=7, help="write to the store after every n-th damage")
+    parser.add_argument("--write-stride", type=int, default=20, help="write to the store after every n-th damage")
 
 
 def run(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:

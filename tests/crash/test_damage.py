@@ -5,8 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentParser
 
 import pytest
+from xxhash import xxh3_64_digest
 
-from langgraph_turncheckpoint import _checkpoint_files, _frames, _ledger, _records
+from langgraph_turncheckpoint import _checkpoint_files, _files, _frames, _ledger, _records
 from tests.crash import damage
 from tests.crash.damaged_store import SERDES
 
@@ -37,8 +38,7 @@ def test_a_checksum_that_nobody_looks_at_is_noticed(monkeypatch):
 
         __hash__ = bytes.__hash__
 
-    real = _records.xxh3_64_digest
-    monkeypatch.setattr(_records, "xxh3_64_digest", lambda data: Agreeable(real(data)))
+    monkeypatch.setattr(_records, "xxh3_64_digest", lambda data: Agreeable(xxh3_64_digest(data)))
     findings = found("--store", "plain", "--kind", "checkpoint with writes", "--stride", "5")[1]
     assert any("gives" in each for each in findings)
 
@@ -51,14 +51,14 @@ def test_damage_that_is_taken_for_a_torn_tail_is_noticed(monkeypatch):
 
 def test_a_token_that_goes_back_is_noticed(monkeypatch):
     monkeypatch.setattr(_ledger, "parse_slots", lambda data: (_records.parse_slots(data)[0], False))
-    findings = found("--store", "plain", "--kind", "ledger of a closed", "--stride", "97")[1]
+    findings = found("--store", "plain", "--kind", "ledger that spells", "--stride", "97")[1]
     assert any("tokens went back" in each for each in findings)
 
 
 def test_damaged_bytes_that_are_thrown_away_are_noticed(monkeypatch):
     def discard(self, path, *, keep):
         if not keep:
-            _checkpoint_files._files.remove_file(path)
+            _files.remove_file(path)
 
     monkeypatch.setattr(_checkpoint_files.NamespaceFiles, "set_aside", discard)
     findings = found("--store", "plain", "--kind", "early", "--stride", "7", "--write-stride", "1")[1]

@@ -5,17 +5,22 @@ from __future__ import annotations
 import errno
 import os
 from argparse import ArgumentParser
+from typing import Any
 
 import pytest
 
 pytest.importorskip("fcntl", reason="the injected calls are those of POSIX systems")
 
-from langgraph_turncheckpoint import TurnCheckpointSaver, _files, _inbox_files
+from langgraph_turncheckpoint import TurnCheckpointSaver, _inbox_files
+from langgraph_turncheckpoint import _files as files_module
 from langgraph_turncheckpoint._running import RunningTurn
 from tests.contract.storing import addressed
 from tests.crash import faults
 from tests.crash.failing_system import Fault, System, failing
 from tests.crash.faulted_operations import at, fill
+
+#: Typed loosely, because its imports are no part of what it offers.
+_files: Any = files_module
 
 #: Together the strides take about half a minute on one core.
 STRIDE, TURN_STRIDE = 41, 400

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from argparse import Namespace
 
 import pytest
 
@@ -44,10 +45,9 @@ def test_mended_bytes_get_behind_the_checksums():
     """Else the fuzzer would see nothing but them."""
     data = bytearray(TARGETS["records"].seeds()[0])
     data[_records.HEADER_SIZE + 20] ^= 1
-    for harmed, behind in ((bytes(data), False), (TARGETS["records"].mend(bytes(data)), True)):
-        with pytest.raises(_records.MalformedError) as caught:
-            _records.parse_file(harmed)
-        assert ("checksum" not in str(caught.value)) == behind
+    with pytest.raises(_records.MalformedError, match="checksum"):
+        _records.parse_file(bytes(data))
+    _records.parse_file(TARGETS["records"].mend(bytes(data)))
 
 
 def test_a_decoder_that_breaks_is_noticed(monkeypatch):
@@ -66,5 +66,5 @@ def test_a_decoder_that_breaks_is_noticed(monkeypatch):
 
 
 def test_without_the_fuzzer_the_lab_says_what_it_needs(monkeypatch):
-    monkeypatch.setattr(fuzz.importlib.util, "find_spec", lambda name: None)
-    assert fuzz.run(None) == ([], [fuzz.NEEDED])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert fuzz.run(Namespace()) == ([], [fuzz.NEEDED])

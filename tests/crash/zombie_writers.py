@@ -23,7 +23,7 @@ from langgraph.checkpoint.base import Checkpoint, CheckpointTuple, empty_checkpo
 from langgraph_turncheckpoint import StaleTurnError, ThreadBusyError, TurnCheckpointSaver, _files
 from langgraph_turncheckpoint._records import parse_slots
 from langgraph_turncheckpoint._runs import RUNTIME_KEY, TURN_KEY
-from tests.crash.processes import Line
+from tests.crash.processes import PATIENCE_SECONDS, Line
 
 PROCESSES: Final = 4
 THREADS: Final = ("a", "b", "c")
@@ -296,4 +296,6 @@ def write_on(line: Line, assignment: Assignment, who: int) -> None:
     while writer.tried < assignment.writes:
         writer.act()
     line.tell("done")
+    while not line.speaks_within(PATIENCE_SECONDS):
+        pass  # the others take as long as they do; if the parent dies, that is heard, too
     line.hear()

@@ -27,7 +27,7 @@ _NARROW = Size(states=24, every=1, second=1_000_000, successors=1_000_000)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the lab takes."""
     parser.add_argument("--seed", type=int, default=0, help="the first history; odd ones have small buckets and logs")
-    parser.add_argument("--histories", type=int, default=14, help="how many, in which power fails")
+    parser.add_argument("--histories", type=int, default=20, help="how many, in which power fails")
     parser.add_argument("--killed", type=int, default=14, help="how many without fsync, in which processes are killed")
     parser.add_argument("--operations", type=int, default=14, help="in each history")
     parser.add_argument("--states", type=int, default=24, help="at each crash point at most")

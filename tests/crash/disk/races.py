@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from langgraph_turncheckpoint._checkpoint_files import NamespaceFiles, load_file
-from langgraph_turncheckpoint._records import NO_REFS, Sealed, Section, pack_id
+from langgraph_turncheckpoint._loading import checkpoint_fields
+from langgraph_turncheckpoint._records import NO_REFS, Sealed, Section
 from langgraph_turncheckpoint.errors import StorageError
 from tests.crash.disk.filesystem import Disk
 from tests.crash.disk.recording import Recorder, directory, recorded
@@ -48,7 +49,7 @@ def _race(root: str, call: int, first: bytes, second: bytes) -> tuple[bool, list
 
     def write(content: bytes) -> None:
         try:
-            files.commit(_ID, Section([pack_id(_ID)], 0, NO_REFS, Sealed("text", content), []))
+            files.commit(_ID, Section(checkpoint_fields(_ID, "", None, 0), 0, NO_REFS, Sealed("text", content), []))
         except StorageError as error:
             wrong.append(f"a writer fails: {error}")
 

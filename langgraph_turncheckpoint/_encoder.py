@@ -36,6 +36,9 @@ from ._sharing import (
 LARGE_ITEM_BYTES: Final = 4096
 #: A value up to this size stays in the head.
 INLINE_BYTES: Final = 512
+#: So many items that came one by one share a page before a full one has gathered: each is written once more, and a
+#: reader of 20 messages opens 6 files instead of 20.
+TINY_PAGE_ITEMS: Final = 8
 #: Beyond so many full pages, references to them move into a blob of their own, which many saves share.
 UNINDEXED_PARTS: Final = 8
 #: So many full pages are compared at once; more would not fit the allocator's fast sizes.
@@ -47,6 +50,22 @@ DEPTH_LIMIT: Final = 16
 
 #: Stands for "this section" until the commit tells the file's name and the blob's number.
 OWN: Final = ""
+
+
+class _Run:
+    """Small pages that follow each other."""
+
+    __slots__ = ("count", "parts", "size")
+
+    def __init__(self, parts: list[Part] | None = None) -> None:
+        self.parts = parts or []
+        self.count = sum(part.count for part in self.parts)
+        self.size = sum(part.size for part in self.parts)
+
+    def add(self, part: Part) -> None:
+        self.parts.append(part)
+        self.count += part.count
+        self.size += part.size
 
 
 class Encoder:
@@ -318,27 +337,34 @@ class Encoder:
         return chunk
 
     def _merged(self, items: list[Any], parts: list[Part | Child]) -> list[Part | Child]:
-        """Merge neighbouring small pages wherever enough have gathered."""
+        """Merge neighbouring small pages where enough have gathered: eight tiny ones, and all where they fill one."""
         merged: list[Part | Child] = []
-        run: list[Part] = []
-        at, count, size = 0, 0, 0
+        run, tiny = _Run(), _Run()
+        at = 0
         for part in parts:
             if isinstance(part, Child):
-                merged += [*run, part]
-                run, count, size, at = [], 0, 0, at + 1
+                merged += [*run.parts, part]
+                run, tiny, at = _Run(), _Run(), at + 1
                 continue
             at += part.count
             if not part.is_small:
-                merged += [*run, part]
-                run, count, size = [], 0, 0
+                merged += [*run.parts, part]
+                run, tiny = _Run(), _Run()
                 continue
-            run.append(part)
-            count, size = count + part.count, size + part.size
-            if len(run) > 1 and (count >= PAGE_ITEMS or size >= PAGE_BYTES):
-                chunk = items[at - count : at]
-                merged.append(self._stored(self._codec.page(chunk), chunk, run[0].first))
-                run, count, size = [], 0, 0
-        return merged + run
+            run.add(part)
+            tiny = tiny if part.count < TINY_PAGE_ITEMS else _Run()
+            if part.count < TINY_PAGE_ITEMS:
+                tiny.add(part)
+            if len(run.parts) > 1 and (run.count >= PAGE_ITEMS or run.size >= PAGE_BYTES):
+                merged.append(self._one(items[at - run.count : at], run))
+                run, tiny = _Run(), _Run()
+            elif tiny.count >= TINY_PAGE_ITEMS and tiny.size < PAGE_BYTES // 2:
+                page = self._one(items[at - tiny.count : at], tiny)
+                run, tiny = _Run([*run.parts[: -len(tiny.parts)], page]), _Run()
+        return merged + run.parts
+
+    def _one(self, chunk: list[Any], run: _Run) -> Part:
+        return self._stored(self._codec.page(chunk), chunk, run.parts[0].first)
 
     def _indexed(self, new: Shape, old: Shape | None) -> tuple[list[Part | Child], int | None]:
         """The parts to list in the node itself, and the number of the blob with those before."""

@@ -4,7 +4,8 @@ Pure. Trees are built in `_encoder` and read in `_decoder`; items are packed by 
 A long list becomes pages of about 32 items, a dict the same over its entries, with large containers in
 it as trees of their own. Every page is packed anew at every save and compared by its fingerprint, so an
 object that was changed in place is seen; only pages with a new fingerprint are stored. New items start
-as small pages of their own and are merged once 32 have gathered, so that each is written about twice.
+as small pages of their own; eight of them are merged, and then all once 32 have gathered, so that each is written about
+three times.
 
 Nodes, as they are stored (numbers from 0 up are the section's own blobs, from -1 down its references):
 

@@ -77,7 +77,8 @@ def test_parameters_have_the_names_of_langgraph(capability):
 def test_importing_the_package_loads_no_terminal_toolkit_and_no_agents():
     code = (
         "import sys, langgraph_turncheckpoint; "
-        "print([m for m in ('rich', 'typer', 'langchain', 'langgraph.prebuilt', 'Crypto', 'sqlite3') if m in sys.modules])"
+        "print([m for m in ('rich', 'typer', 'langchain', 'langgraph.prebuilt', 'Crypto', 'sqlite3')"
+        " if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -154,6 +154,18 @@ def test_writes_that_come_while_their_checkpoint_is_being_put_wait_for_it(tmp_pa
     assert latest(fresh(saver)).pending_writes == [("task", "n", 1)]
 
 
+@pytest.mark.parametrize(("steps", "files"), [(7, 8), (8, 2), (20, 7), (31, 11), (32, 2)])
+def test_messages_that_came_one_by_one_are_read_from_few_files(tmp_path, steps, files):
+    """Of the last seven each is in the file of its step, eights and thirty-twos share one."""
+    saver = TurnCheckpointSaver(tmp_path, fsync=False)
+    thread, messages = Thread(saver), []
+    for step in range(steps):
+        messages.append(HumanMessage(f"message {step} " + "w" * 100, id=f"m{step}"))
+        thread.put({"messages": list(messages)})
+    assert opened(lambda: latest(fresh(saver))) <= files  # the ledger's among them
+    thread.assert_whole(fresh(saver))
+
+
 def test_early_writes_are_there_after_one_file(tmp_path):
     saver = TurnCheckpointSaver(tmp_path)
     Thread(saver).put({"n": 0})

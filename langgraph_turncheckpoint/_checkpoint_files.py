@@ -232,6 +232,11 @@ class NamespaceFiles:
         body = Section([pack_id(checkpoint_id)], 0, NO_REFS, EMPTY, [])
         self._replace(path, encode_file(FileKind.EARLY, body, _encoded(sections, 0)[0]))
 
+    def settle(self, path: str) -> None:
+        """Make durable what a file holds, with `fsync`."""
+        if self._fsync:
+            _files.sync_existing(path)
+
     def append(self, path: str, tail: Tail, sections: list[Section]) -> Tail:
         """Append writes to a file in one sync; durable on return with `fsync`.
 

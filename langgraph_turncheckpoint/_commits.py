@@ -295,6 +295,7 @@ class Commits:
             number += len(section.blobs)
             sections.append(section)
         if not sections:
+            files.settle(path)  # who wrote them may have been killed before they were on the disk
             return
         self._tails.pop((files.path, checkpoint_id), None)
         if tail is None:

@@ -143,10 +143,11 @@ def aligned(timeline: Sequence[Prompt | Reply], history: Sequence[Any]) -> list[
     """The entries, with the ids that the history knows its messages by.
 
     A message that is given without an id gets one when it is stored; a run that goes on after a crash in between
-    gives it another. It is the same if it says the same, at the same place.
+    gives it another. It is the same if it says the same, at the same place. Several such runs may have left one each.
     """
     places = {message.id: place for place, message in enumerate(history) if isinstance(message, BaseMessage)}
     alias: dict[str | None, str | None] = {}
+    missing: dict[str | None, list[BaseMessage]] = {}
     found: list[Prompt | Reply] = []
     for entry in timeline:
         if isinstance(entry, Reply):
@@ -160,6 +161,11 @@ def aligned(timeline: Sequence[Prompt | Reply], history: Sequence[Any]) -> list[
             if list(map(_said, there)) == list(map(_said, messages)):
                 alias.update((old.id, new.id) for old, new in zip(messages, there, strict=True))
                 messages = there
+            else:
+                earlier = missing.setdefault(after, messages)
+                if list(map(_said, earlier)) == list(map(_said, messages)):
+                    alias.update((old.id, new.id) for old, new in zip(messages, earlier, strict=True))
+                    messages = earlier
         found.append(Prompt(after, messages))
     return found
 

@@ -273,6 +273,16 @@ def append_file(path: str, data: bytes, *, at: int, fsync: bool) -> None:
         (_close_quietly if fsync else os.close)(fd)
 
 
+def sync_existing(path: str) -> None:
+    """Wait until what somebody has written to a file is on the disk: a writer who was killed may not have."""
+    with _reported(path):
+        fd = _open(path, os.O_RDWR | _BINARY)
+        try:
+            sync_file(fd)
+        finally:
+            _close_quietly(fd)
+
+
 def copy_file(source: str, target: str, *, fsync: bool) -> None:
     """Copy a file's bytes as they are now; a source that is gone meanwhile is passed over.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 from . import _files
@@ -62,8 +62,8 @@ class Finding(NamedTuple):
     reason: str
 
 
-def verify_store(root: str, *, fsync: bool) -> Iterator[Finding]:
-    """Every finding below `root`, thread by thread."""
+def verify_store(root: str, *, fsync: bool, on_thread: Callable[[], None] | None = None) -> Iterator[Finding]:
+    """Every finding below `root`, thread by thread; `on_thread` is called behind each."""
     for name in _files.list_directory(root):
         if name != THREADS_NAME:
             yield Finding(os.path.join(root, name), "foreign", "is not part of the store")
@@ -71,23 +71,26 @@ def verify_store(root: str, *, fsync: bool) -> Iterator[Finding]:
     for name in sorted(_files.list_directory(threads)):
         path = os.path.join(threads, name)
         if is_component("t", name) and os.path.isdir(path):
-            yield from _settled(path, fsync=fsync)
+            yield from verify_thread(path, fsync=fsync)
+            if on_thread is not None:
+                on_thread()
         else:
             yield Finding(path, "foreign", "is no thread")
 
 
-def _settled(path: str, *, fsync: bool) -> list[Finding]:
+def verify_thread(path: str, *, fsync: bool) -> list[Finding]:
     """The findings of a thread that are no writer's work in progress."""
-    found = list(_verify_thread(path, fsync=fsync))
+    found = list(verify_held_thread(path, fsync=fsync))
     if not found:
         return found
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(StorageError):  # nobody writes where there is no ledger, or where we may not
             stack.enter_context(_files.LockedFile(os.path.join(path, LEDGER_NAME), create=False))
-        return list(_verify_thread(path, fsync=fsync))
+        return list(verify_held_thread(path, fsync=fsync))
 
 
-def _verify_thread(path: str, *, fsync: bool) -> Iterator[Finding]:
+def verify_held_thread(path: str, *, fsync: bool) -> Iterator[Finding]:
+    """What is to be said of a thread whose lock is held, or that nobody writes to."""
     ledger_path = os.path.join(path, LEDGER_NAME)
     data = _files.read_file(ledger_path)
     if not data and not any(generation_of(name) is not None for name in _files.list_directory(path)):
@@ -114,6 +117,8 @@ def _verify_thread(path: str, *, fsync: bool) -> Iterator[Finding]:
                     yield from _verify_namespace(NamespaceFiles(directory, fsync=fsync))
                 elif namespace == INBOX_NAME:
                     yield from _verify_inbox(directory)
+                elif namespace == DAMAGED_NAME:
+                    yield from _set_aside(directory)
                 else:
                     thread_id = literal_id("t", os.path.basename(path)) or parse_ledger_id(data or b"")
                     yield from _verify_turns(directory, namespace, thread_id)
@@ -135,14 +140,18 @@ def _verify_namespace(files: NamespaceFiles) -> Iterator[Finding]:
     for name in sorted(_files.list_directory(files.path)):
         directory = os.path.join(files.path, name)
         if name == DAMAGED_NAME:
-            for aside in _files.list_directory(directory):
-                yield Finding(os.path.join(directory, aside), "aside", "was damaged and set aside")
+            yield from _set_aside(directory)
         elif bucket_bound(name) is None:
             yield Finding(directory, "foreign", "is no bucket")
         else:
             for entry in sorted(_files.list_directory(directory)):
                 yield from _verify_file(os.path.join(directory, entry), entry, needed)
     yield from _unresolved(files, needed)
+
+
+def _set_aside(directory: str) -> Iterator[Finding]:
+    for name in sorted(_files.list_directory(directory)):
+        yield Finding(os.path.join(directory, name), "aside", "was damaged and set aside")
 
 
 def _verify_turns(path: str, name: str, thread_id: str | None) -> Iterator[Finding]:

@@ -154,6 +154,18 @@ def test_writes_that_come_while_their_checkpoint_is_being_put_wait_for_it(tmp_pa
     assert latest(fresh(saver)).pending_writes == [("task", "n", 1)]
 
 
+def test_writes_that_are_there_already_are_synced_before_they_are_acknowledged_again(tmp_path):
+    """Whoever wrote them first may have been killed between the write and its sync."""
+    saver = TurnCheckpointSaver(tmp_path)
+    thread = Thread(saver)
+    thread.put({"n": 0})
+    thread.write("once")
+    with substituted(SystemCalls()) as calls:
+        fresh(saver).put_writes(thread.config, [("messages", "once")], "task")
+    assert calls.names.count("fdatasync") == 1
+    assert len(latest(fresh(saver)).pending_writes) == 1
+
+
 @pytest.mark.parametrize(("steps", "files"), [(7, 8), (8, 2), (20, 7), (31, 11), (32, 2)])
 def test_messages_that_came_one_by_one_are_read_from_few_files(tmp_path, steps, files):
     """Of the last seven each is in the file of its step, eights and thirty-twos share one."""

@@ -4,6 +4,7 @@ damaged. Whether what is read from a damaged store is right is not decided here.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import shutil
 import warnings
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.base import CipherProtocol, SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from langgraph_turncheckpoint import TurnCheckpointError, TurnCheckpointSaver
@@ -21,7 +22,6 @@ from langgraph_turncheckpoint._transcript import CallKey
 from langgraph_turncheckpoint._waiting import Ticket
 from tests.contract.storing import addressed, named, numbered
 from tests.crash.faulted_operations import at, joined, spelled
-from tests.unit.test_serde import KeyedCipher
 
 MAIN: Final = "main"
 #: Too long to be spelled out in the name of its directory.
@@ -31,9 +31,27 @@ DELETED: Final = "deleted"
 EARLY_NUMBER: Final = 9
 CALLS: Final = tuple(CallKey("ai-1", f"call-{n}", "pay") for n in range(3))
 
+
+class _ToyCipher(CipherProtocol):
+    """Hides its text from the eye, and notices each changed byte, as a real one does."""
+
+    def _stream(self, data: bytes) -> bytes:
+        key = hashlib.shake_256(b"key of the lab").digest(len(data))
+        return bytes(a ^ b for a, b in zip(data, key, strict=True))
+
+    def encrypt(self, plaintext: bytes) -> tuple[str, bytes]:
+        return "toy", hashlib.sha256(plaintext).digest()[:16] + self._stream(plaintext)
+
+    def decrypt(self, ciphername: str, ciphertext: bytes) -> bytes:
+        plaintext = self._stream(ciphertext[16:])
+        if ciphertext[:16] != hashlib.sha256(plaintext).digest()[:16]:
+            raise ValueError("changed")
+        return plaintext
+
+
 SERDES: Final[dict[str, Callable[[], SerializerProtocol | None]]] = {
     "plain": lambda: None,
-    "encrypted": lambda: EncryptedSerializer(KeyedCipher(b"key of the lab")),
+    "encrypted": lambda: EncryptedSerializer(_ToyCipher()),
 }
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -25,7 +26,7 @@ from langgraph_turncheckpoint._inbox_files import InboxFiles
 from langgraph_turncheckpoint._transcript import RESULT
 from tests.crash import storm
 from tests.crash import storm_agent as storm_agent_module
-from tests.crash.processes import Child, Line, answers
+from tests.crash.processes import PATIENCE_SECONDS, Child, Line, answers
 from tests.crash.storm_agent import DURABILITIES, WAYS, Agent, Round
 from tests.crash.storm_truth import (
     CHECKPOINTS,
@@ -103,6 +104,43 @@ def test_an_update_behind_a_reply_that_a_kill_had_cut_off_is_there_when_the_run_
         assert child.end() == -signal.SIGKILL
     assert answers(update_it, given) == "updated"
     prompt, updated = answers(go_on_with_it, given)
+    assert prompt == "prompt-1"
+    assert updated.startswith("updated-")
+
+
+def die_before_a_second_checkpoint(line: Line, given: Round, text: str | None) -> None:
+    """The model is asked, and nothing behind the input is stored."""
+    agent, is_asked, stored = Agent(given), threading.Event(), iter(range(2))
+    say, put = agent._said.say, agent.saver.put
+
+    def say_and_wait(*what: Any) -> None:
+        say(*what)
+        if what[0] == "asked":
+            is_asked.set()
+            threading.Event().wait(PATIENCE_SECONDS)
+
+    def put_or_die(*args: Any) -> Any:
+        if text is None or next(stored) > 0:
+            is_asked.wait(PATIENCE_SECONDS)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return put(*args)
+
+    agent._said.say, agent.saver.put = say_and_wait, put_or_die  # type: ignore[method-assign, assignment]
+    if text is None:
+        agent._go_on()
+    else:
+        agent._say(text)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_prompt_that_was_read_anew_after_each_of_several_kills_is_there_once(tmp_path, way):
+    """It has no id of its own, so each run gave it another; then an update moves the thread on."""
+    given = Round(tmp_path, "t", way, "async", "sync", fsync=False, number=1)
+    for text in ("prompt-1", None, None):
+        with Child(die_before_a_second_checkpoint, given, text) as child:
+            assert child.end() == -signal.SIGKILL
+    assert answers(update_it, given) == "updated"
+    prompt, updated, *_ = answers(go_on_with_it, given)
     assert prompt == "prompt-1"
     assert updated.startswith("updated-")
 
@@ -196,9 +234,9 @@ def stop_where_somebody_died() -> None:
     rename_late()
     real = _ledger.HeldLedger.__init__
 
-    def begin(self: Any, file: Any, slot: Any, *, interrupted: bool) -> None:
+    def begin(self: Any, *args: Any, interrupted: bool, **kwargs: Any) -> None:
         assert not interrupted, "somebody has died here"
-        real(self, file, slot, interrupted=interrupted)
+        real(self, *args, interrupted=interrupted, **kwargs)
 
     ledger.__init__ = begin
 

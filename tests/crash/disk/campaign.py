@@ -250,7 +250,7 @@ class Campaign:
                 lay_out(again.live.paths(), root)
                 asked = Asked(step.before, (step.after,), step.operation.is_atomic, keeps_all=True)
                 self._report(look, asked, where, "")
-                found = _found(look, step.before)
+                found = _found(look, step.before, step.after)
                 script, other, first = dice.choices(SECOND_OPERATIONS, k=6), dice, 50_000
                 limit = dice.choice((1, 1, 2))
                 if step.operation in SECOND_OPERATIONS and dice.random() < 0.4:
@@ -304,7 +304,7 @@ class Campaign:
             lay_out(crash.paths, root)
             tree = _as_tree(crash.paths)
             script = [OPERATIONS[0], *dice.choices(OPERATIONS, k=4)]
-            disk, done = self._record(root, Disk(tree), _found(look, None), dice, script, first=50_000, limit=2)
+            disk, done = self._record(root, Disk(tree), _found(look), dice, script, first=50_000, limit=2)
         for one in done:
             for position, certain, pending in disk.upto(one.end).points(one.begin):
                 is_last = position == one.end
@@ -334,14 +334,18 @@ def _as_tree(paths: dict[str, bytes | None]) -> Tree:
     return tree
 
 
-def _found(look: Look, before: Contents | None) -> Contents:
+def _found(look: Look, before: Contents | None = None, after: Contents | None = None) -> Contents:
     """What a process finds that comes after a crash.
 
     Args:
         look: What is seen.
         before: What was acknowledged to the process that was killed; `None` where all that is seen is on the disk.
+        after: What would have been there if it had come to its end. Writes that wait for their checkpoint cannot be
+            seen: they are known only where it would not have touched them.
     """
-    writes: dict[Place, Writes] = {} if before is None else {p: before.writes[p] for p in before.early()}
+    writes: dict[Place, Writes] = {}
+    if before is not None and after is not None:
+        writes.update({p: before.writes[p] for p in before.early() if before.writes[p] == after.writes.get(p)})
     for key, found in look.items.items():
         if key[0] == "writes":
             counts: Counter[str] = Counter()

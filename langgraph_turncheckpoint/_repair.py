@@ -1,0 +1,367 @@
+"""Putting a thread in order without its graph: damaged files go aside, and a history with open calls is finalized by
+what the journals and the pending writes tell. Whether a thread may be touched at all is a pure decision.
+
+What is written is what LangGraph itself would: one more checkpoint, in a turn of its own, with the same channels, the
+history in order, and nothing left to run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any, Final, NamedTuple
+
+from langchain_core.messages import BaseMessage, ToolMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base.id import uuid6
+
+from . import _files, _turns
+from ._commits import Target
+from ._evidence import Wishes, evidence_of, other_updates
+from ._histories import FinalizedHistory, finalize_history, is_healthy
+from ._journal import is_live, journal_path, journal_tokens, read_journal
+from ._pending import ERROR, INTERRUPT, pending_evidence, stored_ids
+from ._repair_files import Repair, repair_files, set_aside
+from ._running import load_transcript
+from ._store import Loaded, Store
+from ._thread_files import ThreadFiles
+from ._turn import LedgerState, TurnState
+from ._turns import Turn
+from .errors import (
+    DamagedCheckpointError,
+    RefusedValueError,
+    StaleTurnError,
+    ThreadBusyError,
+    ThreadClosedError,
+    UnknownFormatError,
+    UnresolvedTypeWarning,
+)
+
+#: The task id of writes that belong to no task; LangGraph applies them before anything else.
+NULL_TASK_ID: Final = "00000000-0000-0000-0000-000000000000"
+
+#: A plain run that has written within so many seconds may be running still.
+IDLE_SECONDS: Final = 300.0
+
+#: Checkpoints before this version have channels of other names.
+_OLDEST_VERSION: Final = 4
+
+#: What only says which node comes next.
+_TRIGGERS: Final = ("branch:", "join:", "__pregel_", "__start__")
+
+
+class RepairRules(NamedTuple):
+    """How threads are repaired.
+
+    Attributes:
+        messages_key: The channel of the history.
+        unanswered: Tools whose calls may stay open.
+        idle: Seconds for which nobody must have written to a thread whose last run's end nobody announced.
+    """
+
+    messages_key: str = "messages"
+    unanswered: Collection[str] = ()
+    idle: float = IDLE_SECONDS
+
+
+class ThreadFacts(NamedTuple):
+    """What decides whether a thread's history may be finalized.
+
+    Attributes:
+        closed: The thread is closed.
+        busy: A turn whose end will be announced is running.
+        last_state: How the last turn ended; "unknown" for a plain run.
+        waits: The newest checkpoint waits for a person.
+        seconds_idle: For how long nobody has written to it.
+    """
+
+    closed: bool
+    busy: bool
+    last_state: TurnState
+    waits: bool
+    seconds_idle: float
+
+
+def why_not(facts: ThreadFacts, *, idle: float) -> str | None:
+    """Why a history is left alone; `None` if it may be finalized."""
+    if facts.closed:
+        return "the thread is closed; reopen it first"
+    if facts.busy:
+        return "a turn is running on the thread"
+    if facts.waits or facts.last_state == "paused":
+        return "the thread waits for a person; resume it, or send it a message"
+    if facts.last_state == "unknown" and facts.seconds_idle < idle:
+        return (
+            f"the thread was written to {facts.seconds_idle:.0f} s ago, and its run may be at work still; "
+            "repair it once it has rested"
+        )
+    return None
+
+
+def repair_thread(
+    saver: BaseCheckpointSaver[str], store: Store, thread_id: str, *, rules: RepairRules, dry_run: bool
+) -> list[Repair]:
+    """Repair one thread; see `TurnCheckpointSaver.repair`."""
+    thread = store.thread(thread_id)
+    done = repair_files(store, thread, dry_run=dry_run)
+    if dry_run and any(repair.path == thread.ledger.path for repair in done):
+        return done  # reading on would write the ledger anew
+    try:
+        finalized = _History(saver, store, thread, rules).repaired(dry_run=dry_run)
+    except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
+        return [*done, Repair("left", thread_id, "", f"its newest checkpoint cannot be read: {error}")]
+    except (StaleTurnError, ThreadBusyError, ThreadClosedError) as error:
+        return [*done, Repair("left", thread_id, "", str(error))]
+    if finalized is not None:
+        done.append(finalized)
+    return done
+
+
+class _Plan(NamedTuple):
+    """A history in order, and what goes with it."""
+
+    loaded: Loaded
+    done: FinalizedHistory
+    updates: list[tuple[str, Any]]
+
+
+class _History:
+    """The history of one thread."""
+
+    def __init__(
+        self, saver: BaseCheckpointSaver[str], store: Store, thread: ThreadFiles, rules: RepairRules
+    ) -> None:
+        self._saver, self._store, self._thread, self._rules = saver, store, thread, rules
+
+    def repaired(self, *, dry_run: bool) -> Repair | None:
+        """Finalize it, or tell what would be done; `None` if nothing is wrong with it."""
+        thread_id = self._thread.thread_id
+        loaded, reason = self._loaded()
+        if loaded is None or self._is_healthy(loaded):
+            return None
+        reason = reason or self._why_not(loaded) or _foreign_to(loaded, self._rules.messages_key)
+        if reason is not None:
+            return Repair("left", thread_id, "", f"its history has open tool calls, and {reason}")
+        if dry_run:
+            state = self._thread.ledger.read() or LedgerState()
+            return Repair("finalized", thread_id, "", _summary(self._plan(loaded, state.token + 1).done))
+        turn = self._store.open_turn(thread_id, strategy="reject")
+        ended: TurnState = "failed"
+        try:
+            loaded, reason = self._loaded()
+            if loaded is None or self._is_healthy(loaded):
+                ended = "completed"
+                return None
+            plan = self._plan(loaded, turn.token)
+            self._write(plan, turn)
+            self._let_go(turn)
+            ended = "completed"
+            return Repair("finalized", thread_id, "", _summary(plan.done))
+        finally:
+            self._store.settle_turn(thread_id, turn, ended, None if ended == "completed" else "error")
+
+    def _loaded(self) -> tuple[Loaded | None, str | None]:
+        """The newest checkpoint, and why its history cannot be written again, if so."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loaded = self._store.latest(self._thread.thread_id, "")
+        lost = [each for each in caught if issubclass(each.category, UnresolvedTypeWarning)]
+        if lost and loaded is not None and _holds_unknown(loaded, self._rules.messages_key):
+            return loaded, f"it holds a class that is not installed here ({lost[0].message})"
+        return loaded, None
+
+    def _messages(self, loaded: Loaded) -> list[Any] | None:
+        found = loaded.checkpoint["channel_values"].get(self._rules.messages_key)
+        return list(found) if isinstance(found, (list, tuple)) else None
+
+    def _is_healthy(self, loaded: Loaded) -> bool:
+        messages = self._messages(loaded)
+        return messages is None or is_healthy(messages, unanswered=self._rules.unanswered)
+
+    def _why_not(self, loaded: Loaded) -> str | None:
+        state = self._thread.ledger.read() or LedgerState()
+        turns, _ = _turns.logged_turns(self._thread, state)
+        facts = ThreadFacts(
+            closed=state.closed,
+            busy=_turns.is_busy(self._thread),
+            last_state=turns[0].state if turns else "unknown",
+            waits=any(channel == INTERRUPT for _, channel, _ in loaded.writes),
+            seconds_idle=max(0.0, time.time() - _last_written(self._thread, state)),
+        )
+        return why_not(facts, idle=self._rules.idle)
+
+    def _plan(self, loaded: Loaded, token: int) -> _Plan:
+        key, rules = self._rules.messages_key, self._rules
+        history = self._messages(loaded) or []
+        config: Any = {"configurable": {"thread_id": self._thread.thread_id, "checkpoint_ns": ""}}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # damaged journals are in the report
+            transcript = load_transcript(self._store, self._thread.thread_id, token - 1)
+        ends = self._store.settle_causes(self._thread.thread_id)
+        causes = {each: ends.get(each, ("unknown", None))[1] or "unknown" for each in transcript.tokens}
+        evidence = evidence_of(
+            transcript,
+            history,
+            cause=causes[transcript.tokens[-1]] if transcript.tokens else "unknown",
+            causes=causes,
+            turn_token=token,
+            wishes=Wishes(),
+            namespaces={""},
+            stored=stored_ids(self._saver, config, messages_key=key),
+        )
+        done = finalize_history(history, evidence, unanswered=rules.unanswered, follower_comes=True)
+        missing = [answer.call_id for answer in done.answers if answer.outcome != "recorded"]
+        if missing:
+            pending = pending_evidence(self._saver, config, missing, messages_key=key)
+            found = {k: call for k, call in pending.calls.items() if k[0] is not None or k not in evidence.calls}
+            evidence = dataclasses.replace(evidence, calls={**evidence.calls, **found})
+            done = finalize_history(history, evidence, unanswered=rules.unanswered, follower_comes=True)
+        updates = other_updates(transcript, done.answers, done.messages, key)
+        return _Plan(loaded, done, [*_finished_writes(loaded, key), *updates])
+
+    def _write(self, plan: _Plan, turn: Turn) -> None:
+        loaded, key = plan.loaded, self._rules.messages_key
+        old = loaded.checkpoint
+        version: Any = self._saver.get_next_version(old["channel_versions"].get(key), None)  # type: ignore[arg-type]
+        checkpoint = {
+            **old,
+            "id": str(uuid6(clock_seq=-2)),
+            "ts": datetime.now(timezone.utc).isoformat(),
+            "channel_versions": {**old["channel_versions"], key: version},
+            "channel_values": {
+                **{name: value for name, value in old["channel_values"].items() if not name.startswith(_TRIGGERS)},
+                key: plan.done.messages,
+            },
+            "updated_channels": [key],
+        }
+        target = Target(self._thread, "", checkpoint["id"], turn)
+        known = [write for write in plan.updates if write[0] in old["channel_versions"]]
+        if known:  # before their checkpoint, so that nobody can ever see it without them
+            entries = [[index, channel, value] for index, (channel, value) in enumerate(known)]
+            self._store.put_writes(target, entries, (NULL_TASK_ID, ""), read_head=None)
+        metadata = {**loaded.metadata, "source": "update", "step": loaded.metadata.get("step", -1) + 1}
+        parts = (checkpoint, metadata, {key: version})
+        self._store.put(target, loaded.checkpoint_id, parts, read_head=None)
+
+    def _let_go(self, turn: Turn) -> None:
+        """What older turns have recorded is in the checkpoint now; damaged records are kept for whoever wants them."""
+        with self._thread.ledger.hold() as held:
+            if held.state.token != turn.token:
+                return
+            directory = self._thread.generation(held.state)
+            for token in journal_tokens(directory):
+                path = journal_path(directory, token)
+                if token >= turn.token or is_live(path):
+                    continue
+                content = read_journal(path)
+                if content is not None and content.damaged:
+                    set_aside(path, keep=False, fsync=self._store.fsync)
+                else:
+                    _files.remove_file(path)
+
+
+def _foreign_to(loaded: Loaded, key: str) -> str | None:
+    """Why only the graph itself could go on from a checkpoint; `None` if nobody needs to ask it."""
+    checkpoint = loaded.checkpoint
+    versions: Mapping[str, Any] = checkpoint.get("channel_versions") or {}
+    by_hand = "recover it with its graph: TurnGuard(saver).recover(graph, config)"
+    if checkpoint.get("v", 0) < _OLDEST_VERSION or not any(name.startswith(_TRIGGERS) for name in versions):
+        return f"it is not of a graph whose channels are known; {by_hand}"
+    if str(uuid6(clock_seq=-2)) <= loaded.checkpoint_id:
+        return "its newest checkpoint is of a later time than it is now; set the clock of one of the machines"
+    for task_id, channel, value in loaded.writes:
+        if channel == key and task_id not in _failed(loaded) and not _only_answers(value):
+            return f"a finished task wrote more than answers, which only the graph can add to it; {by_hand}"
+    return None
+
+
+def _only_answers(value: Any) -> bool:
+    several = value if isinstance(value, (list, tuple)) else [value]
+    return all(isinstance(message, ToolMessage) for message in several)
+
+
+def _failed(loaded: Loaded) -> set[str]:
+    return {task_id for task_id, channel, _ in loaded.writes if channel == ERROR}
+
+
+def _finished_writes(loaded: Loaded, key: str) -> list[tuple[str, Any]]:
+    """What tasks had written that were done when their run was cut off, beside messages."""
+    failed = _failed(loaded)
+    return [
+        (channel, value)
+        for task_id, channel, value in loaded.writes
+        if task_id not in failed and channel != key and not channel.startswith(("__", *_TRIGGERS))
+    ]
+
+
+def _holds_unknown(loaded: Loaded, key: str) -> bool:
+    """Whether a class that is gone may be in the messages themselves: their plain data would be stored instead."""
+    messages = loaded.checkpoint["channel_values"].get(key) or ()
+    return any(
+        not isinstance(message, BaseMessage) or getattr(message, "artifact", None) is not None for message in messages
+    )
+
+
+def _last_written(thread: ThreadFiles, state: LedgerState) -> float:
+    """When a thread was last written to, in seconds since 1970."""
+    paths = [thread.ledger.path]
+    for files in thread.unnamed_namespaces(state):
+        head_id = files.head_id()
+        if head_id is not None:
+            paths.append(files.file(head_id))
+    found = []
+    for path in paths:
+        try:
+            found.append(os.stat(path).st_mtime)
+        except OSError:
+            continue
+    return max(found, default=0.0)
+
+
+def _summary(done: FinalizedHistory) -> str:
+    """What was done to a history, in one sentence."""
+    parts: list[str] = []
+    outcomes: dict[str, list[str]] = {}
+    for answer in done.answers:
+        outcomes.setdefault(answer.outcome, []).append(f"{answer.tool_name} ({answer.call_id})")
+    parts += [f"{_WORDS[outcome]}: {', '.join(calls)}" for outcome, calls in outcomes.items()]
+    for count, words in (
+        (len(done.moved), "moved up to their calls"),
+        (len(done.set_aside), "without a call left out"),
+        (len(done.added), "that had not been stored added"),
+    ):
+        if count:
+            parts.append(f"{count} {'message' if count == 1 else 'messages'} {words}")
+    return "; ".join(parts) or "the history was put in order"
+
+
+_WORDS: Final[Mapping[str, str]] = {
+    "recorded": "answered with the recorded result",
+    "unknown": "answered with 'outcome unknown'",
+    "not_run": "answered with 'was not run'",
+    "superseded": "answered with 'passed over'",
+    "failed": "answered with the error",
+    "invalid": "answered with 'arguments could not be read'",
+    "answered_by_person": "answered by a person",
+}
+
+
+def repair_threads(
+    saver: BaseCheckpointSaver[str],
+    store: Store,
+    thread_ids: Sequence[str],
+    *,
+    rules: RepairRules,
+    dry_run: bool,
+    on_thread: Callable[[str], None] = lambda _: None,
+) -> list[Repair]:
+    """Repair several threads, one after the other."""
+    done: list[Repair] = []
+    for thread_id in thread_ids:
+        done += repair_thread(saver, store, thread_id, rules=rules, dry_run=dry_run)
+        on_thread(thread_id)
+    return done

@@ -11,7 +11,7 @@ import dataclasses
 import os
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
@@ -49,6 +49,9 @@ IDLE_SECONDS: Final = 300.0
 
 #: Checkpoints before this version have channels of other names.
 _OLDEST_VERSION: Final = 4
+
+#: The channel that a person's answer is written to.
+RESUME: Final = "__resume__"
 
 #: What only says which node comes next.
 _TRIGGERS: Final = ("branch:", "join:", "__pregel_", "__start__")
@@ -189,7 +192,7 @@ class _History:
             closed=state.closed,
             busy=_turns.is_busy(self._thread),
             last_state=turns[0].state if turns else "unknown",
-            waits=any(channel == INTERRUPT for _, channel, _ in loaded.writes),
+            waits=_waits(loaded),
             seconds_idle=max(0.0, time.time() - _last_written(self._thread, state)),
         )
         return why_not(facts, idle=self._rules.idle)
@@ -279,6 +282,12 @@ def _foreign_to(loaded: Loaded, key: str) -> str | None:
     return None
 
 
+def _waits(loaded: Loaded) -> bool:
+    """Whether a person was asked and has not answered."""
+    channels = {channel for _, channel, _ in loaded.writes}
+    return INTERRUPT in channels and RESUME not in channels
+
+
 def _only_answers(value: Any) -> bool:
     several = value if isinstance(value, (list, tuple)) else [value]
     return all(isinstance(message, ToolMessage) for message in several)
@@ -348,20 +357,3 @@ _WORDS: Final[Mapping[str, str]] = {
     "invalid": "answered with 'arguments could not be read'",
     "answered_by_person": "answered by a person",
 }
-
-
-def repair_threads(
-    saver: BaseCheckpointSaver[str],
-    store: Store,
-    thread_ids: Sequence[str],
-    *,
-    rules: RepairRules,
-    dry_run: bool,
-    on_thread: Callable[[str], None] = lambda _: None,
-) -> list[Repair]:
-    """Repair several threads, one after the other."""
-    done: list[Repair] = []
-    for thread_id in thread_ids:
-        done += repair_thread(saver, store, thread_id, rules=rules, dry_run=dry_run)
-        on_thread(thread_id)
-    return done

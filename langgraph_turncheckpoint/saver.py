@@ -32,6 +32,8 @@ from ._commits import Target
 from ._inbox_files import InboxFiles
 from ._offload import offload
 from ._open_turn import OpenTurn
+from ._repair import IDLE_SECONDS, RepairRules, repair_thread
+from ._repair_files import Repair
 from ._runs import TURN_KEY, control_of, explicit_base, explicit_token
 from ._serde import ValueCodec
 from ._store import Loaded, Store, check_checkpoint_id
@@ -579,6 +581,48 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """Every damaged, missing, orphaned or foreign file below the directory. Changes nothing."""
         return [*verify_store(self.path, fsync=self._store.fsync)]
 
+    def repair(
+        self,
+        thread_ids: Sequence[str] | None = None,
+        *,
+        dry_run: bool = True,
+        messages_key: str = "messages",
+        unanswered: Collection[str] = (),
+        idle: float = IDLE_SECONDS,
+    ) -> builtins.list[Repair]:
+        """Put damaged and broken threads in order, without their graphs. By default it only tells what it would do.
+
+        Damaged files, and checkpoints that cannot be read without them, are moved into a directory `damaged` beside
+        them; nothing is thrown away, and the thread goes on from its newest whole checkpoint. Where a run was cut off
+        and has left tool calls without an answer, one more checkpoint is written in which each has the answer that is
+        true of it, by what journals and pending writes tell, as `TurnGuard.recover` does. Nothing is left to run
+        then: a thread that is to go on in the middle, with `invoke(None)`, should not be repaired. Threads are left
+        alone that are closed, busy, or wait for a person; and those whose graph alone could tell what to write.
+
+        A crash at any point leaves each thread as it was or repaired; another call finishes the work.
+
+        Args:
+            thread_ids: Which threads; all if `None`. One that does not exist needs no repair.
+            dry_run: Whether only to tell. Nothing is changed then.
+            messages_key: The channel of the history.
+            unanswered: Names of tools whose calls may stay open.
+            idle: The end of a plain run, outside a guard and a `turn` block, is announced by nobody: a thread whose
+                last run was one is left alone until it has not been written to for so many seconds.
+
+        Returns:
+            What was done, or would be done, or could not be done, thread by thread.
+
+        Raises:
+            StorageError: The system refused. The threads before this one are repaired.
+        """
+        several = [thread_ids] if isinstance(thread_ids, str) else thread_ids
+        chosen = self.thread_ids() if several is None else [_thread_id({"thread_id": i}) for i in several]
+        rules = RepairRules(messages_key, frozenset([unanswered] if isinstance(unanswered, str) else unanswered), idle)
+        found: builtins.list[Repair] = []
+        for thread_id in chosen:
+            found += repair_thread(self, self._store, thread_id, rules=rules, dry_run=dry_run)
+        return found
+
     # --- async twins ---
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -671,6 +715,20 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
     async def averify(self) -> builtins.list[Finding]:
         """Async twin of `verify`."""
         return await offload(self.verify)
+
+    async def arepair(
+        self,
+        thread_ids: Sequence[str] | None = None,
+        *,
+        dry_run: bool = True,
+        messages_key: str = "messages",
+        unanswered: Collection[str] = (),
+        idle: float = IDLE_SECONDS,
+    ) -> builtins.list[Repair]:
+        """Async twin of `repair`."""
+        return await offload(
+            self.repair, thread_ids, dry_run=dry_run, messages_key=messages_key, unanswered=unanswered, idle=idle
+        )
 
     def _latest(self, conf: Mapping[str, Any], thread_id: str, checkpoint_ns: str) -> Loaded | None:
         base = explicit_base(conf, thread_id)

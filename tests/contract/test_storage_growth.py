@@ -161,7 +161,7 @@ def test_writes_that_are_there_already_are_synced_before_they_are_acknowledged_a
     thread.put({"n": 0})
     thread.write("once")
     with substituted(SystemCalls()) as calls:
-        fresh(saver).put_writes(thread.config, [("messages", "once")], "task")
+        fresh(saver, fsync=True).put_writes(thread.config, [("messages", "once")], "task")
     assert calls.names.count("fdatasync") == 1
     assert len(latest(fresh(saver)).pending_writes) == 1
 

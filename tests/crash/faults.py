@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> tuple[list[Figure], list[str]]:
                 turn_bench = TurnBench(case, place / "turns", place / "store")
                 total.add(str(case), turn_bench, options, options.turn_stride)
     figures = [
-        Figure("operations", total.operations),
+        Figure("operations", len({name.partition(" (")[0] for name in total.names})),
         Figure("system calls", total.calls),
         Figure("faults injected", total.injected),
         Figure("of these refused with a typed error", total.refused),
@@ -76,12 +76,13 @@ class _Total:
     """What came of all faults."""
 
     def __init__(self) -> None:
-        self.operations = self.calls = self.injected = self.refused = 0
+        self.calls = self.injected = self.refused = 0
         self.findings: list[str] = []
+        self.names: list[str] = []
 
     def add(self, name: str, bench: Bench | TurnBench, options: argparse.Namespace, stride: int) -> None:
         """Let an operation suffer its faults."""
-        self.operations += 1
+        self.names.append(name)
         self.calls += len(bench.calls)
         chosen = [
             fault
@@ -89,7 +90,7 @@ class _Total:
             if options.call in (None, fault.position) and options.kind in (None, fault.kind)
         ]
         # Each operation begins elsewhere, so that strides do not meet the same calls in all of them.
-        for fault in chosen[self.operations % stride :: stride]:
+        for fault in chosen[len(self.names) % stride :: stride]:
             outcome = bench.suffer(fault)
             self.injected += 1
             self.refused += outcome.was_refused

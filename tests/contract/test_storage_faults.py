@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -349,7 +350,7 @@ def test_a_read_only_directory_is_a_storage_error(tmp_path):
 
 def test_a_serde_that_is_none_is_refused_at_once(tmp_path):
     with pytest.raises(TypeError, match="serde='json'"):
-        TurnCheckpointSaver(tmp_path, serde="json")
+        TurnCheckpointSaver(tmp_path, serde=cast(Any, "json"))
 
 
 def test_a_root_that_is_a_file_is_a_storage_error_at_once(tmp_path):

@@ -128,8 +128,8 @@ def test_a_megabyte_that_was_a_pending_write_first_is_not_stored_again(tmp_path)
 def test_writes_that_come_while_their_checkpoint_is_being_put_wait_for_it(tmp_path):
     """LangGraph hands both over at once; a file of their own for the writes would cost four more waits for the disk."""
     saver = TurnCheckpointSaver(tmp_path)
-    thread, writers = Thread(saver), []
-    first = thread.put({"n": 0})
+    writers: list[threading.Thread] = []
+    first = Thread(saver).put({"n": 0})
     second = addressed("thread", checkpoint_id=numbered(7))
 
     def write():
@@ -145,7 +145,8 @@ def test_writes_that_come_while_their_checkpoint_is_being_put_wait_for_it(tmp_pa
                     writers[0].join(0.01)
             return super().note(name, args)
 
-    checkpoint = {**empty_checkpoint(), "id": numbered(7)}
+    checkpoint = empty_checkpoint()
+    checkpoint["id"] = numbered(7)
     with substituted(WritingMeanwhile()) as calls:
         saver.put(first, checkpoint, {}, {})
         writers[0].join()

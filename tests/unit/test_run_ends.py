@@ -177,8 +177,8 @@ def test_nothing_of_a_run_that_ended_is_kept():
 def test_the_run_of_a_node_is_found_by_its_task_while_it_lasts():
     ends = RunEnds()
     first, again = uuid4(), uuid4()
+    named = {"langgraph_checkpoint_ns": "model:1"}
     for run_id in (first, again):  # a run that is dispatched again has the same tasks
-        named = {"langgraph_checkpoint_ns": "model:1"}
         ends.on_chain_start(None, None, run_id=run_id, tags=[f"{STEP_TAG}1"], metadata=named)
     ends.on_chain_start(None, None, run_id=uuid4(), metadata=named)
     assert ends.node_of("model:1") == again

@@ -6,6 +6,7 @@ Nothing here knows how the saver works.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,3 +27,21 @@ def saver(tmp_path: Path) -> Iterator[TurnCheckpointSaver]:
     """A saver with the default options on an empty directory."""
     with TurnCheckpointSaver(tmp_path / "checkpoints") as opened:
         yield opened
+
+
+def pytest_addoption(parser):
+    parser.addoption("--each", type=int, default=1, metavar="N", help="of each test's parameters only every N-th set")
+
+
+def pytest_collection_modifyitems(config, items):
+    """With `--each N` every test runs, the parametrized ones with each N-th of their parameters."""
+    step = config.getoption("--each")
+    counts: Counter[str] = Counter()
+    kept, left = [], []
+    for item in items:
+        name = item.nodeid.partition("[")[0]
+        (kept if counts[name] % step == 0 else left).append(item)
+        counts[name] += 1
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = kept

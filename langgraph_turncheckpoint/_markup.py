@@ -12,26 +12,50 @@ from typing import Final, NamedTuple
 #: Longest text of a hover title or a description, in characters.
 TITLE_LIMIT: Final = 300
 
+#: A colour for each outcome that carries white text, and one of the same hue that reads on a dark ground.
+TONES: Final = {
+    "completed": ("#1a7f37", "#3fb950"),
+    "failed": ("#cf222e", "#f85149"),
+    "crashed": ("#a40e26", "#ff7b72"),
+    "interrupted": ("#a40e26", "#ff7b72"),
+    "superseded": ("#8250df", "#a371f7"),
+    "cancelled": ("#656d76", "#9198a1"),
+    "paused": ("#9a6700", "#d29922"),
+    "running": ("#0969da", "#58a6ff"),
+    "unknown": ("#bc4c00", "#f0883e"),
+    "cut-off": ("#bc4c00", "#f0883e"),
+    "open": ("#656d76", "#9198a1"),
+    "edit": ("#656d76", "#9198a1"),
+}
+
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
+#: It makes one sign of several, as in many emoji.
+_JOINER: Final = "\N{ZERO WIDTH JOINER}"
 _REPLACED: Final = "\N{REPLACEMENT CHARACTER}"
 #: Controls, surrogates, private and unassigned characters, and what changes the direction of the text around it.
 _UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Co", "Cn", "Cf"})
 
 _NARROW: Final = frozenset("ijlt.,:;'|!I()[]{} `-/\\")
-_BROAD: Final = frozenset("mwMW@%&")
+_BROAD: Final = frozenset("mwMW@%&<>+=~#")
 
 
 def clean(text: str, limit: int = TITLE_LIMIT) -> str:
     """`text` on one line, at most `limit` characters long, with nothing in it that cannot be seen or stored."""
-    line = " ".join(text[: 8 * limit].split())
-    line = "".join(_REPLACED if unicodedata.category(char) in _UNPRINTABLE else char for char in line)
+    line = _printable(" ".join(text[: 8 * limit].split()))
     return line if len(line) <= limit else line[: limit - 1].rstrip() + _ELLIPSIS
 
 
+def _printable(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        _REPLACED if char != _JOINER and unicodedata.category(char) in _UNPRINTABLE else char for char in text
+    )
+
+
 def escape(text: str) -> str:
-    """`text` as it may stand in markup, between tags and in quotes. Nothing that XML forbids is left in it."""
-    kept = (_REPLACED if unicodedata.category(char) in ("Cc", "Cs", "Cn") else char for char in text)
-    return html.escape("".join(kept), quote=True)
+    """`text` as it may stand in markup, between tags and in quotes; nothing that XML forbids is left in it."""
+    return html.escape(_printable(text), quote=True)
 
 
 def width_of(text: str, size: float, *, mono: bool = False) -> float:
@@ -40,7 +64,7 @@ def width_of(text: str, size: float, *, mono: bool = False) -> float:
 
 
 def _mono_width(char: str) -> float:
-    return 0.61 if char < "\u0250" else _foreign_width(char)
+    return 0.62 if char < "\u0250" else _foreign_width(char)
 
 
 def _sans_width(char: str) -> float:
@@ -65,9 +89,13 @@ def fitting(text: str, width: float, size: float, *, mono: bool = False) -> str:
     """As much of a text as fits into a width, with an ellipsis for what does not."""
     if width_of(text, size, mono=mono) <= width:
         return text
-    while text and width_of(text + _ELLIPSIS, size, mono=mono) > width:
-        text = text[:-1]
-    return text.rstrip() + _ELLIPSIS
+    room, kept = width - width_of(_ELLIPSIS, size, mono=mono), 0
+    for char in text:
+        room -= width_of(char, size, mono=mono)
+        if room < 0:
+            break
+        kept += 1
+    return text[:kept].rstrip() + _ELLIPSIS
 
 
 class Cell(NamedTuple):

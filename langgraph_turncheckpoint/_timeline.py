@@ -1,222 +1,33 @@
-"""What a picture of a thread says: turns, super-steps and tool calls, put together from what was read of the store. Pure
-data and decisions; nothing is read here, and nothing is drawn.
+"""From what was read of a thread to what a picture of it says: which turn did what, how it ended, what became of each
+tool call. Decisions only; nothing is read here, and nothing is drawn.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
+from ._story import (
+    Call,
+    CallResult,
+    Folded,
+    Outcome,
+    Seen,
+    SeenAnswer,
+    SeenCall,
+    SeenCheckpoint,
+    SeenTask,
+    Step,
+    StepKind,
+    ThreadStory,
+    TurnBand,
+)
 from ._turn import LoggedTurn
-
-#: What became of a tool call in a turn. "kept": an earlier turn's result was used, and the tool did not run again.
-CallResult = Literal["ok", "error", "unknown", "not run", "paused", "running", "kept", "told"]
-#: How a turn ended, as far as it is known. "cut off" and "open" are plain runs that have left work behind, with and
-#: without a newer turn after them.
-Outcome = Literal[
-    "completed", "failed", "cancelled", "superseded", "crashed", "paused", "running", "cut off", "open", "edit"
-]
-StepKind = Literal["input", "nodes", "update"]
 
 #: Nodes of LangGraph's own, which are no work of anybody's.
 _OWN_NODES: Final = frozenset({"__input__", "__start__", "__interrupt__"})
 
-
-# --- what was read ---
-
-
-class SeenCall(NamedTuple):
-    """A tool call that a model asked for."""
-
-    call_id: str
-    name: str
-    args: str = ""
-
-
-class SeenAnswer(NamedTuple):
-    """An answer to a tool call.
-
-    Attributes:
-        call_id: The call.
-        is_error: Whether it says that something went wrong.
-        outcome: What a guard knew, if it gave the answer; empty if the tool did.
-        turn: The turn that a guard's answer is about, or 0.
-        text: What it says.
-    """
-
-    call_id: str
-    is_error: bool = False
-    outcome: str = ""
-    turn: int = 0
-    text: str = ""
-
-
-class SeenTask(NamedTuple):
-    """What one task wrote on a checkpoint.
-
-    Attributes:
-        token: The turn that wrote it.
-        calls: Tool calls in its messages.
-        answers: Answers in its messages.
-        prompt: What a person says in them.
-        error: What it raised, or empty.
-        is_paused: Whether it waits for a person.
-    """
-
-    token: int
-    calls: tuple[SeenCall, ...] = ()
-    answers: tuple[SeenAnswer, ...] = ()
-    prompt: str = ""
-    error: str = ""
-    is_paused: bool = False
-
-
-class SeenCheckpoint(NamedTuple):
-    """A checkpoint of the root namespace.
-
-    Attributes:
-        checkpoint_id: Its id.
-        parent_id: Its parent's, or empty.
-        token: The turn that wrote it; 0 outside any turn.
-        at: When, in seconds since 1970.
-        source: LangGraph's word for what made it: "input", "loop", "update" or "fork".
-        ran: The nodes that made it.
-        pending: The nodes that are to run next.
-        tasks: What was written on it.
-        inner: How many checkpoints of subgraphs came between its parent and it.
-    """
-
-    checkpoint_id: str
-    parent_id: str
-    token: int
-    at: float
-    source: str
-    ran: tuple[str, ...] = ()
-    pending: tuple[str, ...] = ()
-    tasks: tuple[SeenTask, ...] = ()
-    inner: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What was read of a thread.
-
-    Attributes:
-        thread_id: Its id.
-        turns: The turns in its log, newest first.
-        checkpoints: The checkpoints of the newest turns, oldest first.
-        journals: By turn and id of a call, what its journal says of it.
-        is_closed: Whether new turns are refused.
-        damaged: What could not be read, a sentence each.
-    """
-
-    thread_id: str
-    turns: Sequence[LoggedTurn] = ()
-    checkpoints: Sequence[SeenCheckpoint] = ()
-    journals: Mapping[int, Mapping[str, CallResult]] = field(default_factory=dict)
-    is_closed: bool = False
-    damaged: Sequence[str] = ()
-
-
-# --- what is shown ---
-
-
-class Call(NamedTuple):
-    """A tool call in a super-step; `note` says in words what became of it, `detail` what was said."""
-
-    name: str
-    result: CallResult
-    note: str
-    detail: str = ""
-
-
-class Step(NamedTuple):
-    """A super-step, or what else made a checkpoint.
-
-    Attributes:
-        kind: What made it.
-        names: The nodes that ran.
-        seconds: How long it took, or `None` if that is not known.
-        calls: The tool calls in it, in the order in which they were asked for.
-        is_finished: Whether its checkpoint is there.
-        at: When its checkpoint was made, in seconds since 1970.
-        checkpoint_id: Its checkpoint, or empty.
-        inner: How many checkpoints of subgraphs it made.
-    """
-
-    kind: StepKind
-    names: tuple[str, ...]
-    seconds: float | None
-    calls: tuple[Call, ...] = ()
-    is_finished: bool = True
-    at: float | None = None
-    checkpoint_id: str = ""
-    inner: int = 0
-
-
-class TurnBand(NamedTuple):
-    """A turn, or an edit outside any turn.
-
-    Attributes:
-        token: Its token; 0 outside any turn.
-        outcome: How it ended.
-        reason: How that is known, and why it ended, in words.
-        opened_at: When it began, in seconds since 1970.
-        seconds: How long it took, or `None` if that is not known.
-        steps: What it did.
-        prompt: What it was asked.
-        end: What to say behind its last step; empty where it simply ended.
-        continues: The turn that it continues, or 0.
-        takes_over: The turn that it fenced out, or 0.
-        lane: The branch of the history that it is on.
-        forks_from: If it begins a branch, the position of the band that it leaves, or -1 for one that is not shown.
-    """
-
-    token: int
-    outcome: Outcome
-    reason: str
-    opened_at: float
-    seconds: float | None
-    steps: tuple[Step, ...]
-    prompt: str = ""
-    end: str = ""
-    continues: int = 0
-    takes_over: int = 0
-    lane: int = 0
-    forks_from: int | None = None
-
-
-class Folded(NamedTuple):
-    """Earlier turns that are not shown one by one: how many, how often each outcome, and when they began."""
-
-    count: int
-    outcomes: tuple[tuple[str, int], ...]
-    first_at: float
-    last_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadStory:
-    """All that the picture of a thread says.
-
-    Attributes:
-        thread_id: Its id.
-        bands: The newest turns, oldest first.
-        folded: The turns before them.
-        is_closed: Whether new turns are refused.
-        damaged: What could not be read.
-    """
-
-    thread_id: str
-    bands: tuple[TurnBand, ...] = ()
-    folded: Folded | None = None
-    is_closed: bool = False
-    damaged: tuple[str, ...] = ()
-
-
-# --- from one to the other ---
 
 _OUTCOME_NOTES: Final[Mapping[str, tuple[CallResult, str]]] = {
     "recorded": ("ok", "it had returned a result"),
@@ -268,14 +79,13 @@ class _Teller:
         self._open: dict[str, tuple[SeenCall, ...]] = {}
         for found in seen.checkpoints:  # parents come before their children
             self._open[found.checkpoint_id] = self._open_calls(found)
-        #: By id of a call and the turn it was cut off in, what a guard has told of it.
-        self._told = {
-            (answer.call_id, answer.turn): answer
-            for found in seen.checkpoints
-            for task in found.tasks
-            for answer in task.answers
-            if answer.outcome
-        }
+        #: By id of a call, what guards have told of it, and in which turns; oldest first.
+        self._told: dict[str, list[tuple[int, SeenAnswer]]] = {}
+        for found in seen.checkpoints:
+            for task in found.tasks:
+                for answer in task.answers:
+                    if answer.outcome:
+                        self._told.setdefault(answer.call_id, []).append((task.token, answer))
 
     def _open_calls(self, found: SeenCheckpoint) -> tuple[SeenCall, ...]:
         """The calls that nobody had answered when a checkpoint was made."""
@@ -319,13 +129,12 @@ class _Teller:
         ordered = sorted([*written.items(), *edits], key=lambda entry: entry[0])  # sorting is stable
         return [(token if isinstance(token, int) else 0, found) for token, found in ordered]
 
-    def _fold(
-        self, earlier: Sequence[tuple[int, list[SeenCheckpoint]]], logged: Mapping[int, LoggedTurn]
-    ) -> Folded:
+    def _fold(self, earlier: Sequence[tuple[int, list[SeenCheckpoint]]], logged: Mapping[int, LoggedTurn]) -> Folded:
         outcomes = Counter(_plain_outcome(logged.get(token)) for token, _ in earlier)
         times = [t for token, found in earlier if (t := _began(logged.get(token), found)) is not None]
         common = tuple(sorted(outcomes.items(), key=lambda entry: (-entry[1], entry[0])))
-        return Folded(len(earlier), common, min(times, default=0.0), max(times, default=0.0))
+        turns = sum(token > 0 for token, _ in earlier)
+        return Folded(turns, common, min(times, default=0.0), max(times, default=0.0))
 
     # --- a turn ---
 
@@ -342,24 +151,24 @@ class _Teller:
         rest = self._last_ground(token, found, turn)
         left = None if rest is None else self._unfinished(rest, token, turn)
         newer = next((other for other, _ in runs if other > token), 0) if token else 0
-        outcome, reason = _outcome(turn, rest if found else None, left, has_newer=bool(newer), is_edit=not token)
+        outcome, reason = _outcome(turn, rest if found else None, has_newer=bool(newer), is_edit=not token)
         if left is not None and outcome != "completed":
             steps.append(left)
         tasks = [task for one in ([rest.checkpoint] if rest else []) for task in one.tasks if task.token == token]
         error = next((task.error for task in tasks if task.error), "")
         before = max((other for other in logged if other < token), default=0)
-        ended_at = _ended(turn, found)
+        ended_at = _ended(turn, found, outcome)
         return TurnBand(
             token=token,
             outcome=outcome,
             reason=reason,
             opened_at=opened_at,
             seconds=None if ended_at is None or not token else max(0.0, ended_at - opened_at),
-            steps=tuple(steps),
-            prompt=next((task.prompt for one in found for task in one.tasks if task.token == token and task.prompt), ""),
+            steps=tuple(_merged(steps)),
+            prompt=_prompt(token, found),
             end=_end_words(outcome, turn, newer, error),
             continues=turn.opened.continues if turn else 0,
-            takes_over=before if token and before and _is_superseded(logged[before]) else 0,
+            takes_over=before if token and before and logged[before].state == "superseded" else 0,
         )
 
     def _step(self, made: SeenCheckpoint, opened_at: float) -> Step | None:
@@ -375,10 +184,21 @@ class _Teller:
                 return None  # LangGraph has taken the input in
             began = parent.at if parent is not None and parent.token == made.token else opened_at
             seconds = max(0.0, made.at - began)
+            if made.gathered is not None:
+                calls = _gathered_calls(made.gathered)
             kind: StepKind = "nodes"
         else:
             names, seconds, kind = ("fork" if made.source == "fork" else "update",), None, "update"
-        return Step(kind, names, seconds, calls, at=made.at, checkpoint_id=made.checkpoint_id, inner=made.inner)
+        return Step(
+            kind,
+            names,
+            seconds,
+            calls,
+            at=made.at,
+            checkpoint_id=made.checkpoint_id,
+            inner=made.inner,
+            is_several=made.gathered is not None,
+        )
 
     def _last_ground(self, token: int, found: list[SeenCheckpoint], turn: LoggedTurn | None) -> _Work | None:
         """The checkpoint on which a turn worked last, and may have left something unfinished."""
@@ -441,11 +261,7 @@ class _Teller:
                 result: CallResult = "error" if answer.is_error else "ok"
                 return Call(call.name, result, _RESULT_NOTES[result], detail)
             _, note = _OUTCOME_NOTES.get(answer.outcome, ("unknown", answer.outcome))
-            about = f"turn {answer.turn}" if answer.turn not in (0, token) else "the turn"
-            if answer.turn != token:
-                return Call(call.name, "told", f"the model is told what is known of {about}: {note}", detail)
-            result, note = _OUTCOME_NOTES.get(answer.outcome, ("unknown", note))
-            return Call(call.name, result, note, detail)
+            return Call(call.name, "told", f"it did not run; the model is told what is known of it: {note}", detail)
         if answer is not None and by < token:
             return Call(call.name, "kept", f"the result of turn {by} was used; it did not run again", detail)
         if is_finished:
@@ -455,8 +271,8 @@ class _Teller:
             if known == "unknown" and is_live:
                 return Call(call.name, "running", "it has started", call.args)
             return Call(call.name, known, f"{_RESULT_NOTES[known]}, says the journal", call.args)
-        told = self._told.get((call.call_id, token))
-        if told is not None:
+        told = next((answer for by, answer in self._told.get(call.call_id, ()) if by > token), None)
+        if told is not None and not (is_live or is_paused):
             result, note = _OUTCOME_NOTES.get(told.outcome, ("unknown", told.outcome))
             return Call(call.name, result, note, call.args)
         result = "running" if is_live else "paused" if is_paused else "unknown"
@@ -464,6 +280,42 @@ class _Teller:
         if answer is not None and not answer.outcome:
             note += f"; turn {by} has its result"
         return Call(call.name, result, note, call.args)
+
+
+def _prompt(token: int, found: Sequence[SeenCheckpoint]) -> str:
+    """What a turn was asked first."""
+    said = [task for one in found for task in (*one.tasks, one.gathered) if task is not None and task.token == token]
+    return next((task.prompt for task in said if task.prompt), "")
+
+
+def _gathered_calls(said: SeenTask) -> tuple[Call, ...]:
+    """The calls of several super-steps that were stored as one."""
+    answers = {answer.call_id: answer for answer in said.answers}
+    calls = []
+    for call in said.calls:
+        answer = answers.get(call.call_id)
+        if answer is None:
+            calls.append(Call(call.name, "unknown", "there is no answer to it", call.args))
+        else:
+            result: CallResult = "error" if answer.is_error else "ok"
+            calls.append(Call(call.name, result, _RESULT_NOTES[result], f"{call.args} {answer.text}".strip()))
+    return tuple(calls)
+
+
+def _merged(steps: Sequence[Step]) -> Iterator[Step]:
+    """The steps; updates in a row that give calls their answers are one repair."""
+    repair: Step | None = None
+    for step in steps:
+        if step.kind == "update" and step.calls:
+            calls = (*(repair.calls if repair is not None else ()), *step.calls)
+            repair = step._replace(names=("repair",), calls=calls)
+            continue
+        if repair is not None:
+            yield repair
+            repair = None
+        yield step
+    if repair is not None:
+        yield repair
 
 
 # --- ends ---
@@ -475,14 +327,10 @@ def _began(turn: LoggedTurn | None, found: Sequence[SeenCheckpoint]) -> float | 
     return found[0].at if found else None
 
 
-def _ended(turn: LoggedTurn | None, found: Sequence[SeenCheckpoint]) -> float | None:
+def _ended(turn: LoggedTurn | None, found: Sequence[SeenCheckpoint], outcome: Outcome) -> float | None:
     if turn is not None and turn.settled_at_ns is not None:
         return turn.settled_at_ns / 1e9
-    return found[-1].at if found else None
-
-
-def _is_superseded(turn: LoggedTurn) -> bool:
-    return turn.state == "superseded"
+    return found[-1].at if found and outcome == "completed" else None
 
 
 def _plain_outcome(turn: LoggedTurn | None) -> str:
@@ -492,18 +340,28 @@ def _plain_outcome(turn: LoggedTurn | None) -> str:
     return {"interrupted": "crashed", "unknown": "plain"}.get(turn.state, turn.state)
 
 
-def _outcome(
-    turn: LoggedTurn | None, rest: _Work | None, left: Step | None, *, has_newer: bool, is_edit: bool
-) -> tuple[Outcome, str]:
+def _outcome(turn: LoggedTurn | None, rest: _Work | None, *, has_newer: bool, is_edit: bool) -> tuple[Outcome, str]:
+    """How a turn ended, and how that is known."""
     if is_edit:
         return "edit", "written outside any turn, as update_state does"
-    if turn is not None and turn.state != "unknown":
-        cause = _CAUSES.get(turn.cause or "", "")
-        if turn.state == "interrupted":
-            return "crashed", "its process died before it ended"
-        return turn.state, f"it ended as {turn.state}" + (f": {cause}" if cause else "")
+    if turn is None or turn.state == "unknown":
+        return _guessed(turn, rest, has_newer=has_newer)
+    cause = _CAUSES.get(turn.cause or "", "")
+    if turn.state == "interrupted":
+        return "crashed", "its process died before it ended"
+    if turn.state == "superseded":
+        return "superseded", f"{cause or _CAUSES['superseded']}; what it tried to write afterwards was refused"
+    return turn.state, f"it ended as {turn.state}" + (f": {cause}" if cause else "")
+
+
+def _guessed(turn: LoggedTurn | None, rest: _Work | None, *, has_newer: bool) -> tuple[Outcome, str]:
+    """How a plain run ended, as far as its last checkpoint tells."""
     announced = "a plain run announces no end"
-    tasks = [] if rest is None else [task for task in rest.checkpoint.tasks if turn is None or task.token in _own(turn)]
+    tasks = (
+        []
+        if rest is None
+        else [task for task in rest.checkpoint.tasks if turn is None or task.token == turn.opened.token]
+    )
     if any(task.error for task in tasks):
         return "failed", f"{announced}, but an error is recorded on its last checkpoint"
     if any(task.is_paused for task in tasks):
@@ -513,10 +371,6 @@ def _outcome(
     if has_newer:
         return "cut off", f"{announced}; it has left work behind, and a newer turn came"
     return "open", f"{announced}; it has left work behind, or is still running"
-
-
-def _own(turn: LoggedTurn) -> tuple[int]:
-    return (turn.opened.token,)
 
 
 def _end_words(outcome: Outcome, turn: LoggedTurn | None, newer: int, error: str) -> str:
@@ -529,7 +383,9 @@ def _end_words(outcome: Outcome, turn: LoggedTurn | None, newer: int, error: str
         return error or "error"
     if outcome == "cancelled":
         return {"user": "stopped by the user", "limit": "limit reached"}.get(cause or "", "cancelled")
-    return {"paused": "waits for a person", "cut off": "work left behind", "open": "no end known"}.get(outcome, "")
+    if outcome == "paused":
+        return "waited for a person" if newer else "waits for a person"
+    return {"cut off": "work left behind", "open": "no end known"}.get(outcome, "")
 
 
 def _on_lanes(bands: tuple[TurnBand, ...], written: Sequence[Sequence[SeenCheckpoint]]) -> tuple[TurnBand, ...]:
@@ -551,10 +407,3 @@ def _on_lanes(bands: tuple[TurnBand, ...], written: Sequence[Sequence[SeenCheckp
             owner.update((one.checkpoint_id, position) for one in found)
         placed.append(band._replace(lane=lane, forks_from=forks_from))
     return tuple(placed)
-
-
-def calls_of(story: ThreadStory) -> Iterator[Call]:
-    """Every tool call that is shown."""
-    for band in story.bands:
-        for step in band.steps:
-            yield from step.calls

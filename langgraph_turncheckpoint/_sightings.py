@@ -1,0 +1,340 @@
+"""What the files of a thread tell about its turns, for a picture: its log, the newest checkpoints with what was written
+on them, and the journals that are still there. Reads without a lock and changes nothing; what follows from it is
+decided in `_timeline`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timezone
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.types import Overwrite, Send
+
+from ._checkpoint_files import NamespaceFiles
+from ._finalize import Facts
+from ._histories import METADATA_KEY
+from ._journal import journal_path, read_journal
+from ._loading import Head, LoadedFile
+from ._records import WRITES
+from ._store import READING_ATTEMPTS, Store
+from ._story import CallResult, Seen, SeenAnswer, SeenCall, SeenCheckpoint, SeenTask
+from ._transcript import Transcript, decode_records, keys_of, messages_in
+from ._turn import LedgerState
+from ._turns import logged_turns
+from .errors import DamagedCheckpointError, RefusedValueError, StorageError, UnknownFormatError
+
+#: At most so many checkpoints of a thread are read, and so many namespaces of subgraphs counted.
+CHECKPOINTS_READ: Final = 5000
+NAMESPACES_COUNTED: Final = 500
+
+_BRANCH: Final = "branch:to:"
+_SENDS: Final = "__pregel_tasks"
+_START: Final = "__start__"
+_ERROR: Final = "__error__"
+_INTERRUPT: Final = "__interrupt__"
+_RETURN: Final = "__return__"
+
+
+class _Read(NamedTuple):
+    """A checkpoint's file, and its head."""
+
+    file: LoadedFile
+    head: Head
+
+
+def look_at(store: Store, thread_id: str, *, turns: int, texts: bool) -> Seen:
+    """What is to be seen of a thread.
+
+    Args:
+        store: The store.
+        thread_id: The thread; it need not exist.
+        turns: How many of the newest turns are looked at closely.
+        texts: Whether what was said is read, too.
+
+    Raises:
+        DamagedCheckpointError: The thread's ledger is damaged.
+        UnknownFormatError: The ledger or the log of the turns is of a newer format. It was not touched.
+    """
+    thread, seen = store.thread(thread_id), Seen(thread_id)
+    for _ in range(READING_ATTEMPTS):
+        state = thread.ledger.read()
+        if state is None:
+            break
+        seen = _looked_at(store, thread_id, state, turns=turns, texts=texts)
+        now = thread.ledger.read()
+        if now is not None and (now.generation, now.epoch) == (state.generation, state.epoch):
+            break  # else a prune, a delete or a copy has taken away what was read
+    return seen
+
+
+def _looked_at(store: Store, thread_id: str, state: LedgerState, *, turns: int, texts: bool) -> Seen:
+    thread = store.thread(thread_id)
+    logged, gaps = logged_turns(thread, state)
+    damaged = [f"the log of the turns is damaged in {gaps} places"] if gaps else []
+    files = thread.namespace(state, "")
+    wanted = [turn.opened.token for turn in logged[:turns]]
+    enough = min(wanted) if len(wanted) == turns else 0
+    found = _Looker(store, files, damaged, texts=texts).checkpoints(enough)
+    inner = _inner_ids(store, thread_id, state, oldest=found[0].checkpoint_id) if found else []
+    return Seen(
+        thread_id=thread_id,
+        turns=logged,
+        checkpoints=[one._replace(inner=_between(inner, one.parent_id, one.checkpoint_id)) for one in found],
+        journals=_journals(store, thread_id, wanted, damaged),
+        is_closed=state.closed,
+        damaged=damaged,
+    )
+
+
+class _Looker:
+    """Reads the checkpoints of one namespace."""
+
+    def __init__(self, store: Store, files: NamespaceFiles, damaged: list[str], *, texts: bool) -> None:
+        self._store, self._files, self._damaged, self._texts = store, files, damaged, texts
+
+    def checkpoints(self, enough: int) -> list[SeenCheckpoint]:
+        """The newest, oldest first, down to the first of a turn older than the token `enough`."""
+        read: dict[str, _Read] = {}
+        for checkpoint_id in islice(self._files.ids(), CHECKPOINTS_READ):
+            one = self._read(checkpoint_id)
+            if one is not None:
+                read[checkpoint_id] = one
+                if 0 < one.file.token < enough:
+                    break
+        else:
+            if len(read) == CHECKPOINTS_READ:
+                self._damaged.append(f"only the newest {CHECKPOINTS_READ} checkpoints were looked at")
+        channels = {"messages", _ERROR, _INTERRUPT, _RETURN}
+        for one in read.values():
+            versions = one.head.checkpoint.get("channel_versions") or {}
+            channels.update(name for name in versions if not name.startswith(("__", _BRANCH)))
+        carried_on = {one.file.parent_id for one in read.values() if one.head.metadata.get("source") == "loop"}
+        return [
+            self._seen(checkpoint_id, one, read, channels, is_last=checkpoint_id not in carried_on)
+            for checkpoint_id, one in reversed(read.items())
+        ]
+
+    def _read(self, checkpoint_id: str) -> _Read | None:
+        try:
+            file = self._store.file(self._files, checkpoint_id)
+            return None if file is None else _Read(file, file.head())
+        except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
+            if self._files.exists(checkpoint_id):  # else it was removed under our eyes
+                self._damaged.append(str(error))
+            return None
+
+    def _seen(
+        self,
+        checkpoint_id: str,
+        one: _Read,
+        read: Mapping[str, _Read],
+        channels: Collection[str],
+        *,
+        is_last: bool,
+    ) -> SeenCheckpoint:
+        parent_id = one.file.parent_id or ""
+        parent = read.get(parent_id)
+        checkpoint, metadata = one.head.checkpoint, one.head.metadata
+        source = str(metadata.get("source") or "")
+        return SeenCheckpoint(
+            checkpoint_id=checkpoint_id,
+            parent_id=parent_id,
+            token=one.file.token,
+            at=_seconds(checkpoint.get("ts")),
+            source=source,
+            ran=self._ran(one, parent) if source == "loop" else (),
+            pending=self._pending(one.head, parent if is_last else None),
+            tasks=self._tasks(one.file, channels),
+            gathered=self._gathered(one, parent, channels) if source == "loop" else None,
+        )
+
+    @staticmethod
+    def _ran(one: _Read, parent: _Read | None) -> tuple[str, ...]:
+        """The nodes between two checkpoints: those that have seen other versions of their channels since."""
+        now = one.head.checkpoint.get("versions_seen") or {}
+        if parent is None and one.file.parent_id:
+            return ("step",)  # what came before is gone
+        before = {} if parent is None else parent.head.checkpoint.get("versions_seen") or {}
+        return tuple(str(name) for name, versions in now.items() if versions != before.get(name))
+
+    def _gathered(self, one: _Read, parent: _Read | None, channels: Collection[str]) -> SeenTask | None:
+        """What a checkpoint holds that its parent does not, where the steps between them were not stored."""
+        before = -1 if parent is None else _step_of(parent)
+        if _step_of(one) <= before + 1 or (parent is None and one.file.parent_id):
+            return None
+        told = [] if parent is None else self._messages(parent, channels)
+        known = {message.id for message in told if message.id}
+        new = [message for message in self._messages(one, channels) if message.id not in known]
+        answers = [self._answer(message) for message in new if isinstance(message, ToolMessage)]
+        calls = [call for message in new if isinstance(message, AIMessage) for call in self._calls(message)]
+        asked = [
+            message for message in new if isinstance(message, HumanMessage) and METADATA_KEY not in _metadata(message)
+        ]
+        prompt = _text(asked[0]) if asked and self._texts else ""
+        return SeenTask(one.file.token, tuple(calls), tuple(answers), prompt)
+
+    def _messages(self, one: _Read, channels: Collection[str]) -> list[BaseMessage]:
+        try:
+            names = [name for name in one.head.channels if name in channels]
+            return [message for name in names for message in messages_in(one.file.value(one.head, name))]
+        except (DamagedCheckpointError, RefusedValueError) as error:
+            self._damaged.append(str(error))
+            return []
+
+    def _pending(self, head: Head, parent: _Read | None) -> tuple[str, ...]:
+        """The nodes that are to run; of tasks by `Send` their names only where `parent` is given."""
+        updated = head.checkpoint.get("updated_channels")
+        names = [name for name in head.channels if name.startswith((_BRANCH, _START))] if updated is None else updated
+        pending = [str(name).removeprefix(_BRANCH) for name in names if str(name).startswith((_BRANCH, _START))]
+        if updated is not None and _SENDS in updated:
+            pending += self._sent(parent.file) if parent is not None else ["tasks"]
+        return tuple(dict.fromkeys(pending))
+
+    def _sent(self, file: LoadedFile) -> list[str]:
+        try:
+            return [value.node for _, _, value in file.writes({_SENDS}) if isinstance(value, Send)] or ["tasks"]
+        except (DamagedCheckpointError, RefusedValueError):
+            return ["tasks"]
+
+    def _tasks(self, file: LoadedFile, channels: Collection[str]) -> tuple[SeenTask, ...]:
+        tasks = []
+        for kind, section in file.image.records:
+            if kind != WRITES:
+                continue
+            # One record at a time: it says which turn wrote it.
+            alone = file.image._replace(records=[(kind, section)])
+            try:
+                writes = LoadedFile(self._store.codec, self._files, file.checkpoint_id, alone).writes(set(channels))
+            except (DamagedCheckpointError, RefusedValueError) as error:
+                if self._files.exists(file.checkpoint_id):
+                    self._damaged.append(str(error))
+                continue
+            tasks.append(self._task(int(section.fields[2]), [(channel, value) for _, channel, value in writes]))
+        return tuple(tasks)
+
+    def _task(self, token: int, writes: Iterable[tuple[str, Any]]) -> SeenTask:
+        calls: dict[str, SeenCall] = {}
+        answers: dict[str, SeenAnswer] = {}
+        prompt = error = ""
+        is_paused = False
+        for channel, value in writes:
+            if channel == _ERROR:
+                error = str(value) if self._texts else str(value).partition("(")[0]
+            elif channel == _INTERRUPT:
+                is_paused = True
+            is_whole = isinstance(value, Overwrite)
+            for message in messages_in(value.value if is_whole else value):
+                if isinstance(message, ToolMessage):
+                    answers[str(message.tool_call_id)] = self._answer(message)
+                    calls.pop(str(message.tool_call_id), None)
+                elif isinstance(message, AIMessage) and not is_whole:
+                    calls.update((call.call_id, call) for call in self._calls(message))
+                elif isinstance(message, HumanMessage) and not is_whole and METADATA_KEY not in _metadata(message):
+                    prompt = _text(message) if self._texts else ""
+        return SeenTask(token, tuple(calls.values()), tuple(answers.values()), prompt, error, is_paused)
+
+    def _calls(self, message: AIMessage) -> list[SeenCall]:
+        try:
+            args = {
+                str(call.get("id")): call.get("args") for call in [*message.tool_calls, *message.invalid_tool_calls]
+            }
+            keys = keys_of(message)
+        except (AttributeError, KeyError, TypeError):
+            return []  # built without validation
+        return [SeenCall(k.call_id, k.tool, _shown(args.get(k.call_id)) if self._texts else "") for k in keys]
+
+    def _answer(self, message: ToolMessage) -> SeenAnswer:
+        note = _metadata(message).get(METADATA_KEY)
+        known: Mapping[str, Any] = note if isinstance(note, Mapping) else {}
+        return SeenAnswer(
+            call_id=str(message.tool_call_id),
+            is_error=message.status == "error",
+            outcome=str(known.get("outcome") or ""),
+            text=_text(message) if self._texts else "",
+        )
+
+
+def _metadata(message: BaseMessage) -> Mapping[str, Any]:
+    found = getattr(message, "response_metadata", None)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _text(message: BaseMessage) -> str:
+    try:
+        return str(message.text)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return ""  # built without validation
+
+
+def _shown(args: object) -> str:
+    return f"({', '.join(f'{k}={v!r:.80}' for k, v in args.items())})" if isinstance(args, Mapping) else ""
+
+
+def _step_of(one: _Read) -> int:
+    step = one.head.metadata.get("step")
+    return step if type(step) is int else -1
+
+
+def _seconds(timestamp: object) -> float:
+    try:
+        moment = datetime.fromisoformat(str(timestamp).replace("Z", "+00:00"))
+    except ValueError:
+        return 0.0
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _inner_ids(store: Store, thread_id: str, state: LedgerState, *, oldest: str) -> list[str]:
+    """The ids of checkpoints of subgraphs from a checkpoint on, in order."""
+    found = []
+    root = store.thread(thread_id).namespace(state, "").path
+    for files in store.thread(thread_id).unnamed_namespaces(state)[: NAMESPACES_COUNTED + 1]:
+        if files.path != root:
+            for checkpoint_id in files.ids():
+                if checkpoint_id < oldest:
+                    break
+                found.append(checkpoint_id)
+    return sorted(found)
+
+
+def _between(ids: list[str], after: str, upto: str) -> int:
+    return max(0, bisect_left(ids, upto) - bisect_left(ids, after)) if after else 0
+
+
+def _journals(
+    store: Store, thread_id: str, tokens: Iterable[int], damaged: list[str]
+) -> dict[int, dict[str, CallResult]]:
+    """What the journals of turns say of their calls, by id of the call."""
+    directory, found = store.generation_dir(thread_id), {}
+    for token in tokens:
+        try:
+            content = read_journal(journal_path(directory, token))
+            if content is None:
+                continue
+            records, unreadable = decode_records(store.codec, content.payloads)
+        except (StorageError, RefusedValueError) as error:
+            damaged.append(str(error))
+            continue
+        damaged += [f"the journal of turn {token}: {reason}" for reason in unreadable[:3]]
+        transcript = Transcript()
+        transcript.has_gap = bool(content.damaged or unreadable)
+        transcript.add(token, records)
+        found[token] = _results(transcript)
+    return found
+
+
+def _results(transcript: Transcript) -> dict[str, CallResult]:
+    return {call_id: _result(found.facts) for (_, call_id), found in transcript.call_evidence().items()}
+
+
+def _result(facts: Facts) -> CallResult:
+    if facts.result:
+        return "ok"
+    if facts.error is not None:
+        return "error"
+    if facts.paused:
+        return "paused"
+    return "not run" if facts.known and not facts.started else "unknown"

@@ -1,0 +1,214 @@
+"""What a picture of a thread is made of: what was read of the store, and what is shown of it. Data only; how one
+comes from the other is decided in `_timeline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from ._turn import LoggedTurn
+
+#: What became of a tool call in a turn. "kept": an earlier turn's result was used, and the tool did not run again.
+#: "told": it did not run either, and the model is told what is known of it.
+CallResult = Literal["ok", "error", "unknown", "not run", "paused", "running", "kept", "told"]
+#: How a turn ended, as far as it is known. "cut off" and "open" are plain runs that have left work behind, with and
+#: without a newer turn after them.
+Outcome = Literal[
+    "completed", "failed", "cancelled", "superseded", "crashed", "paused", "running", "cut off", "open", "edit"
+]
+StepKind = Literal["input", "nodes", "update"]
+
+# --- what was read ---
+
+
+class SeenCall(NamedTuple):
+    """A tool call that a model asked for."""
+
+    call_id: str
+    name: str
+    args: str = ""
+
+
+class SeenAnswer(NamedTuple):
+    """An answer to a tool call.
+
+    Attributes:
+        call_id: The call.
+        is_error: Whether it says that something went wrong.
+        outcome: What a guard knew, if it gave the answer; empty if the tool did.
+        text: What it says.
+    """
+
+    call_id: str
+    is_error: bool = False
+    outcome: str = ""
+    text: str = ""
+
+
+class SeenTask(NamedTuple):
+    """What one task wrote on a checkpoint.
+
+    Attributes:
+        token: The turn that wrote it.
+        calls: Tool calls in its messages.
+        answers: Answers in its messages.
+        prompt: What a person says in them.
+        error: What it raised, or empty.
+        is_paused: Whether it waits for a person.
+    """
+
+    token: int
+    calls: tuple[SeenCall, ...] = ()
+    answers: tuple[SeenAnswer, ...] = ()
+    prompt: str = ""
+    error: str = ""
+    is_paused: bool = False
+
+
+class SeenCheckpoint(NamedTuple):
+    """A checkpoint of the root namespace.
+
+    Attributes:
+        checkpoint_id: Its id.
+        parent_id: Its parent's, or empty.
+        token: The turn that wrote it; 0 outside any turn.
+        at: When, in seconds since 1970.
+        source: LangGraph's word for what made it: "input", "loop", "update" or "fork".
+        ran: The nodes that made it.
+        pending: The nodes that are to run next.
+        tasks: What was written on it.
+        inner: How many checkpoints of subgraphs came between its parent and it.
+        gathered: Where several super-steps were stored as one, what they said: `durability="exit"` does that.
+    """
+
+    checkpoint_id: str
+    parent_id: str
+    token: int
+    at: float
+    source: str
+    ran: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    tasks: tuple[SeenTask, ...] = ()
+    inner: int = 0
+    gathered: SeenTask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was read of a thread.
+
+    Attributes:
+        thread_id: Its id.
+        turns: The turns in its log, newest first.
+        checkpoints: The checkpoints of the newest turns, oldest first.
+        journals: By turn and id of a call, what its journal says of it.
+        is_closed: Whether new turns are refused.
+        damaged: What could not be read, a sentence each.
+    """
+
+    thread_id: str
+    turns: Sequence[LoggedTurn] = ()
+    checkpoints: Sequence[SeenCheckpoint] = ()
+    journals: Mapping[int, Mapping[str, CallResult]] = field(default_factory=dict)
+    is_closed: bool = False
+    damaged: Sequence[str] = ()
+
+
+# --- what is shown ---
+
+
+class Call(NamedTuple):
+    """A tool call in a super-step; `note` says in words what became of it, `detail` what was said."""
+
+    name: str
+    result: CallResult
+    note: str
+    detail: str = ""
+
+
+class Step(NamedTuple):
+    """A super-step, or what else made a checkpoint.
+
+    Attributes:
+        kind: What made it.
+        names: The nodes that ran.
+        seconds: How long it took, or `None` if that is not known.
+        calls: The tool calls in it, in the order in which they were asked for.
+        is_finished: Whether its checkpoint is there.
+        at: When its checkpoint was made, in seconds since 1970.
+        checkpoint_id: Its checkpoint, or empty.
+        inner: How many checkpoints of subgraphs it made.
+        is_several: Whether several super-steps were stored as this one.
+    """
+
+    kind: StepKind
+    names: tuple[str, ...]
+    seconds: float | None
+    calls: tuple[Call, ...] = ()
+    is_finished: bool = True
+    at: float | None = None
+    checkpoint_id: str = ""
+    inner: int = 0
+    is_several: bool = False
+
+
+class TurnBand(NamedTuple):
+    """A turn, or an edit outside any turn.
+
+    Attributes:
+        token: Its token; 0 outside any turn.
+        outcome: How it ended.
+        reason: How that is known, and why it ended, in words.
+        opened_at: When it began, in seconds since 1970.
+        seconds: How long it took, or `None` if that is not known.
+        steps: What it did.
+        prompt: What it was asked.
+        end: What to say behind its last step; empty where it simply ended.
+        continues: The turn that it continues, or 0.
+        takes_over: The turn that it fenced out, or 0.
+        lane: The branch of the history that it is on.
+        forks_from: If it begins a branch, the position of the band that it leaves, or -1 for one that is not shown.
+    """
+
+    token: int
+    outcome: Outcome
+    reason: str
+    opened_at: float
+    seconds: float | None
+    steps: tuple[Step, ...]
+    prompt: str = ""
+    end: str = ""
+    continues: int = 0
+    takes_over: int = 0
+    lane: int = 0
+    forks_from: int | None = None
+
+
+class Folded(NamedTuple):
+    """What is not shown one by one: how many turns, how often each outcome, edits included, and when they began."""
+
+    turns: int
+    outcomes: tuple[tuple[str, int], ...]
+    first_at: float
+    last_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStory:
+    """All that the picture of a thread says.
+
+    Attributes:
+        thread_id: Its id.
+        bands: The newest turns, oldest first.
+        folded: The turns before them.
+        is_closed: Whether new turns are refused.
+        damaged: What could not be read.
+    """
+
+    thread_id: str
+    bands: tuple[TurnBand, ...] = ()
+    folded: Folded | None = None
+    is_closed: bool = False
+    damaged: tuple[str, ...] = ()

@@ -11,13 +11,12 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import warnings
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from . import _files
+from . import _events, _files
 from ._layout import (
     CHECKPOINT_SUFFIX,
     EARLY_SUFFIX,
@@ -48,7 +47,7 @@ from ._records import (
     parse_file,
     unpack_id,
 )
-from .errors import DamagedCheckpointError, DamageWarning, StorageError, UnknownFormatError
+from .errors import DamagedCheckpointError, StorageError, UnknownFormatError
 
 #: Checkpoints in a bucket, on average. Listing that many names takes about 0.1 ms; more would make reading
 #: the latest depend on the history.
@@ -331,11 +330,17 @@ class NamespaceFiles:
         return False
 
     def sweep(self) -> None:
-        """Remove what writers that died have left: temporaries, and what is in its checkpoint's file already.
+        """Remove what writers that died have left. Commits happen under the lock we hold, so nobody alive owns any."""
+        for path in self.litter():
+            _files.remove_file(path)
 
-        Commits happen under the lock we hold, so nobody alive owns one. It stays while the file that it was
-        to replace, or that it is in, is damaged: it may be the only good copy.
+    def litter(self) -> list[str]:
+        """Temporaries, and what is in its checkpoint's file already.
+
+        One is no litter while the file that it was to replace, or that it is in, is damaged: it may be the only good
+        copy.
         """
+        found = []
         for bound in self.bounds():
             directory = self.bucket(bound)
             names = set(_files.list_directory(directory))
@@ -349,7 +354,8 @@ class NamespaceFiles:
                 else:
                     continue
                 if not _is_damaged(os.path.join(directory, target)):
-                    _files.remove_file(os.path.join(directory, name))
+                    found.append(os.path.join(directory, name))
+        return found
 
     def _place(self, checkpoint_id: str) -> str:
         """The path for a checkpoint's file, in a bucket that exists."""
@@ -402,7 +408,8 @@ class NamespaceFiles:
         if not keep:
             _files.remove_file(path)
         lost = "what was sound in it is kept" if keep else "what it held is not used any more"
-        warnings.warn(f"{path}: damaged; its bytes were put aside in {aside}, and {lost}", DamageWarning, stacklevel=2)
+        text = f"{path}: damaged; its bytes were put aside in {aside}, and {lost}"
+        _events.damaged(path, text, stacklevel=2)
 
 
 def _is_damaged(path: str) -> bool:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from . import _files
+from . import _events, _files
 from ._layout import generation_of
 from ._records import (
     COMMITTING_OFFSET,
@@ -26,7 +25,6 @@ from ._records import (
     parse_slots,
 )
 from ._turn import LedgerState
-from .errors import DamageWarning
 
 LEDGER_NAME: Final = "turn"
 
@@ -182,11 +180,8 @@ class Ledger:
     def _initialize(self, held: HeldLedger, *, lost: bool) -> None:
         state = LedgerState()
         if lost:
-            warnings.warn(
-                f"{self.path}: the ledger is damaged or gone; turn tokens jump ahead",
-                DamageWarning,
-                stacklevel=5,
-            )
+            text = f"{self.path}: the ledger is damaged or gone; turn tokens jump ahead"
+            _events.damaged(self.path, text, stacklevel=5)
             # Nobody opens a turn each microsecond, so the time is above every token handed out before, were
             # that by counting or after an earlier loss.
             jump = self._clock_ns() // 1000

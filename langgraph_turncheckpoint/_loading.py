@@ -7,7 +7,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from types import NoneType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import ormsgpack
 from langgraph.checkpoint.base import PendingWrite
@@ -115,6 +115,10 @@ def stored_nodes(
     }
 
 
+#: By task id and index: the task path, the channel, and the value, not yet decoded.
+_FoundWrites: TypeAlias = dict[tuple[str, int], tuple[str, str, tuple[Decoder, Node]]]
+
+
 class LoadedFile:
     """One checkpoint's file, decoded on demand.
 
@@ -197,15 +201,10 @@ class LoadedFile:
 
     def writes(self, channels: set[str] | None = None, known: Known | None = None) -> list[PendingWrite]:
         """The writes made on the checkpoint, in LangGraph's order; only to `channels` if given."""
-        found: dict[tuple[str, int], tuple[str, str, tuple[Decoder, Node]]] = {}
-        for kind, section in self.image.records:
-            if kind == WRITES:
-                self._add_writes(section, found, learn=known is not None)
+        found = self._found_writes(learn=known is not None)
         writes = []
-        # Task path, task id, index: what `writes_sort_key` sorts by in the LangGraph versions that have it.
-        order = sorted(found, key=lambda key: (found[key][0], *key))
-        for task_id, index in order:
-            _, channel, (decoder, node) = found[task_id, index]
+        for _, task_id, index, channel in _in_order(found):
+            decoder, node = found[task_id, index][2]
             if channels is None or channel in channels:
                 value, shape = self._decoded(decoder, node)
                 if known is not None:
@@ -213,10 +212,21 @@ class LoadedFile:
                 writes.append((task_id, channel, value))
         return writes
 
+    def write_keys(self) -> list[tuple[str, str, int, str]]:
+        """Task path, task id, index and channel of each write, in LangGraph's order; no value is decoded."""
+        return _in_order(self._found_writes(learn=False))
+
+    def _found_writes(self, *, learn: bool) -> _FoundWrites:
+        found: _FoundWrites = {}
+        for kind, section in self.image.records:
+            if kind == WRITES:
+                self._add_writes(section, found, learn=learn)
+        return found
+
     def _add_writes(
         self,
         section: Section,
-        found: dict[tuple[str, int], tuple[str, str, tuple[Decoder, Node]]],
+        found: _FoundWrites,
         *,
         learn: bool,
     ) -> None:
@@ -257,6 +267,11 @@ class LoadedFile:
 
     def _damaged(self, error: Exception) -> DamagedCheckpointError:
         return DamagedCheckpointError(self.path, f"its contents make no sense: {error}")
+
+
+def _in_order(found: _FoundWrites) -> list[tuple[str, str, int, str]]:
+    # Task path, task id, index: what `writes_sort_key` sorts by in the LangGraph versions that have it.
+    return sorted((path, task_id, index, channel) for (task_id, index), (path, channel, _) in found.items())
 
 
 def encode_checkpoint(

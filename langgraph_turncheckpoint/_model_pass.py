@@ -5,6 +5,7 @@ must be, and messages from the inbox join it. It returns what to do; it writes n
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from . import _events
 from ._evidence import evidence_of, graph_names, lost_prompts, other_updates, recorded_reply
 from ._histories import FinalizedHistory, finalize_history, is_healthy
 from ._pending import pending_evidence, stored_ids
@@ -70,7 +72,7 @@ def prepare(
     """
     running.check()
     messages: list[Any] = history if isinstance(history, list) else list(history)
-    changed, stored = False, frozenset[str]()
+    changed, goes_on, stored = False, False, frozenset[str]()
     updates: list[tuple[str, Any]] = []
     checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
     running.history_is(history, checkpoint_ns)
@@ -82,12 +84,17 @@ def prepare(
         # What the recorded reply was an answer to may not have reached the state itself.
         stored = stored_ids(saver, config, messages_key=rules.messages_key)
         asked = finalize_history(messages, lost_prompts(running.earlier, messages, stored=stored), until=0)
-        reply = recorded_reply(running.earlier, asked.messages, checkpoint_ns=checkpoint_ns)
-        if reply is not None:
-            running.know(reply)
-            return Prepared(running, history, asked.messages, asked.changed, [], reply)
+        goes_on = recorded_reply(running.earlier, asked.messages, checkpoint_ns=checkpoint_ns) is not None
     if has_evidence or not is_healthy(history, unanswered=rules.unanswered):
         done, updates = _finalized(running, history, rules=rules, saver=saver, config=config, stored=stored)
+        place = _last_touched(running, done) if goes_on else None
+        if place is not None:
+            # Its own calls are its run's business; in front of it stands whatever earlier turns have left.
+            reply, before = done.messages[place], done.messages[:place]
+            running.know(reply)
+            updates += _answered(running, done, rules, but={call["id"] for call in reply.tool_calls})
+            return Prepared(running, history, before, not _is_same(before, history), updates, reply)
+        updates += _answered(running, done, rules)
         messages, changed = done.messages, done.changed
     pending = [] if checkpoint_ns else inbox.pending()
     waiting = undelivered(pending, messages)
@@ -136,8 +143,37 @@ def _finalized(
             known = {**evidence.calls, **found}
             evidence = dataclasses.replace(evidence, calls=known, paused=pending.paused)
             done = finalize_history(history, evidence, unanswered=rules.unanswered, texts=rules.texts)
-    updates += other_updates(running.earlier, done.answers, done.messages, rules.messages_key)
     return done, updates
+
+
+def _answered(
+    running: RunningTurn, done: FinalizedHistory, rules: Rules, *, but: Collection[str | None] = ()
+) -> list[tuple[str, Any]]:
+    """Tell of the answers, and return what tools whose recorded results are used have written beside messages.
+
+    Not for the calls `but`.
+    """
+    answers = [answer for answer in done.answers if answer.call_id not in but]
+    given = [(answer.outcome, answer.cause) for answer in answers]
+    _events.answered(running.store.root, running.thread_id, running.token, given)
+    return other_updates(running.earlier, answers, done.messages, rules.messages_key)
+
+
+def _last_touched(running: RunningTurn, done: FinalizedHistory) -> int | None:
+    """Where the last reply stands that was brought back and has calls that were started.
+
+    Behind it is nothing but its answers, and what will be said anew.
+    """
+    added = {id(message) for message in done.added}
+    for place in range(len(done.messages) - 1, -1, -1):
+        message = done.messages[place]
+        if isinstance(message, AIMessage) and id(message) in added and running.earlier.was_touched(message):
+            return place
+    return None
+
+
+def _is_same(messages: Sequence[Any], others: Sequence[Any]) -> bool:
+    return len(messages) == len(others) and all(map(operator.is_, messages, others))
 
 
 def _record_prompt(running: RunningTurn, history: Sequence[Any], checkpoint_ns: str) -> None:

@@ -8,6 +8,8 @@ the history is replaced in the same way.
 from __future__ import annotations
 
 import dataclasses
+import time
+from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -18,12 +20,15 @@ from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.constants import END, START
+from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.types import Overwrite, StateSnapshot
 
+from . import _events
 from ._evidence import Wishes, evidence_of, other_updates
 from ._finalize import Facts
 from ._histories import CallEvidence, Evidence, FinalizedHistory, GivenAnswer, Text, finalize_history, is_healthy
+from ._markup import Cell, table
 from ._pending import STORED_CHECKPOINTS, error_text, held_ids, results_in
 from ._running import RunningTurn
 from ._transcript import Transcript, keys_of
@@ -91,6 +96,17 @@ class RecoveryReport:
     added: Sequence[BaseMessage] = ()
     changed: bool = False
 
+    def _repr_html_(self) -> str:
+        rows: list[list[Cell | str]] = [
+            [Cell(given.tool_name, title=given.call_id), given.outcome, given.cause, Cell(str(given.message.text))]
+            for given in self.answers
+        ]
+        counts = {"moved": self.moved, "set aside": self.set_aside, "added": self.added}
+        rows += [[f"{len(found)} {name}", "-", "-", "-"] for name, found in counts.items() if found]
+        ended = f"the turn before ended as {self.state} ({self.cause})"
+        note = f"In turn {self.turn_token}; {ended}." if self.changed else "Nothing was changed: all was in order."
+        return table(f"Recovery of thread {self.thread_id}", ["tool", "outcome", "cause", "told"], rows, note=note)
+
 
 class Recovery:
     """The recovery of one thread for one graph.
@@ -118,6 +134,9 @@ class Recovery:
         Args:
             arriving: Those messages. Answers to calls among them are taken to their place and out of this list.
         """
+        return self._told(self._before_new_message(arriving))
+
+    def _before_new_message(self, arriving: list[Any]) -> Steps:
         yield from self._look_back()
         snapshot: StateSnapshot = yield Operation("get_state", (self._config,))
         committed = False
@@ -172,6 +191,9 @@ class Recovery:
             is_cut_off: Whether an earlier `before_new_message` had died half-way. It is finished, and nothing is
                 left to go on with.
         """
+        return self._told(self._before_continuing(is_cut_off=is_cut_off))
+
+    def _before_continuing(self, *, is_cut_off: bool) -> Steps:
         yield from self._look_back()
         snapshot: StateSnapshot = yield Operation("get_state", (self._config,))
         history = self._history(snapshot)
@@ -187,6 +209,33 @@ class Recovery:
         return (yield from self._close_opaque_tasks(snapshot, history))
 
     # --- steps ---
+
+    def _told(self, steps: Steps) -> Steps:
+        """The same steps; what came of them is logged."""
+        began_ns, error, report = time.time_ns(), None, None
+        try:
+            report = yield from steps
+            return report
+        except BaseException as raised:
+            error = type(raised).__name__
+            raise
+        finally:
+            done = report or self._report(FinalizedHistory([], [], [], [], [], changed=False), changed=False)
+            _events.recovered(
+                _events.Recovered(
+                    self._running.store.root,
+                    done.thread_id,
+                    done.turn_token,
+                    done.cause,
+                    Counter((answer.outcome, answer.cause) for answer in done.answers),
+                    len(done.moved),
+                    len(done.set_aside),
+                    len(done.added),
+                    done.changed,
+                    began_ns,
+                    error,
+                )
+            )
 
     def _look_back(self) -> Generator[Operation, Any, None]:
         """Ask the newest checkpoints which messages they hold; what is missing of them now was taken out."""
@@ -262,8 +311,19 @@ class Recovery:
         done = self._finalized(history, evidence, follower_comes=False)
         if done.changed:
             values = {self._rules.messages_key: self._replacement(done.messages)}
-            yield Operation("update_state", (self._config, values, opaque.pop()))
+            yield Operation("update_state", (self._config, values, self._writer(opaque.pop(), caller)))
         return self._report(done, changed=done.changed)
+
+    def _writer(self, node: str, caller: AIMessage) -> str:
+        """Who writes the answers to a message's calls in place of the task that is next.
+
+        A model that is next although the calls of its own reply are open would route on from its reply once more, and
+        where they are all answered its routes may lead nowhere. The tools had the word.
+        """
+        replies = self._running.earlier.replies
+        is_speaker = any(r.node == node and r.message is not None and r.message.id == caller.id for r in replies)
+        tool_nodes = [name for name, each in self._graph.nodes.items() if isinstance(each.bound, ToolNode)]
+        return tool_nodes[0] if is_speaker and len(tool_nodes) == 1 else node
 
     def _must_not_run_again(self, caller: AIMessage) -> bool:
         facts = [self._running.earlier.facts(key) for key in keys_of(caller)]
@@ -382,14 +442,21 @@ def run_steps(steps: Steps, graph: Graph) -> RecoveryReport:
             operation = steps.send(result)
         except StopIteration as stop:
             return cast(RecoveryReport, stop.value)
-        if operation.name == "get_state":
-            result = graph.get_state(*operation.args)
-        elif operation.name == "get_tuple":
-            result = _saver(graph).get_tuple(*operation.args)
-        elif operation.name == "update_state":
-            result = graph.update_state(*operation.args)
-        else:
-            result = _saver(graph).put_writes(*operation.args, NULL_TASK_ID)
+        try:
+            result = _carry_out(operation, graph)
+        except BaseException as error:
+            steps.throw(error)  # which raises it again
+            raise
+
+
+def _carry_out(operation: Operation, graph: Graph) -> Any:
+    if operation.name == "get_state":
+        return graph.get_state(*operation.args)
+    if operation.name == "get_tuple":
+        return _saver(graph).get_tuple(*operation.args)
+    if operation.name == "update_state":
+        return graph.update_state(*operation.args)
+    return _saver(graph).put_writes(*operation.args, NULL_TASK_ID)
 
 
 async def arun_steps(steps: Steps, graph: Graph) -> RecoveryReport:
@@ -400,14 +467,21 @@ async def arun_steps(steps: Steps, graph: Graph) -> RecoveryReport:
             operation = steps.send(result)
         except StopIteration as stop:
             return cast(RecoveryReport, stop.value)
-        if operation.name == "get_state":
-            result = await graph.aget_state(*operation.args)
-        elif operation.name == "get_tuple":
-            result = await _saver(graph).aget_tuple(*operation.args)
-        elif operation.name == "update_state":
-            result = await graph.aupdate_state(*operation.args)
-        else:
-            result = await _saver(graph).aput_writes(*operation.args, NULL_TASK_ID)
+        try:
+            result = await _acarry_out(operation, graph)
+        except BaseException as error:
+            steps.throw(error)  # which raises it again
+            raise
+
+
+async def _acarry_out(operation: Operation, graph: Graph) -> Any:
+    if operation.name == "get_state":
+        return await graph.aget_state(*operation.args)
+    if operation.name == "get_tuple":
+        return await _saver(graph).aget_tuple(*operation.args)
+    if operation.name == "update_state":
+        return await graph.aupdate_state(*operation.args)
+    return await _saver(graph).aput_writes(*operation.args, NULL_TASK_ID)
 
 
 def _saver(graph: Graph) -> Any:

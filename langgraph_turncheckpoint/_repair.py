@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final, NamedTuple
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.base.id import uuid6
 
@@ -28,17 +28,19 @@ from ._pending import ERROR, INTERRUPT, pending_evidence, stored_ids
 from ._repair_files import Repair, repair_files, set_aside
 from ._running import load_transcript
 from ._store import Loaded, Store
-from ._thread_files import ThreadFiles
+from ._thread_files import ThreadFiles, thread_ids
 from ._turn import LedgerState, TurnState
 from ._turns import Turn
 from .errors import (
     DamagedCheckpointError,
+    DamageWarning,
     RefusedValueError,
     StaleTurnError,
     ThreadBusyError,
     ThreadClosedError,
     UnknownFormatError,
     UnresolvedTypeWarning,
+    UnserializableValueError,
 )
 
 #: The task id of writes that belong to no task; LangGraph applies them before anything else.
@@ -109,7 +111,21 @@ def repair_thread(
     saver: BaseCheckpointSaver[str], store: Store, thread_id: str, *, rules: RepairRules, dry_run: bool
 ) -> list[Repair]:
     """Repair one thread; see `TurnCheckpointSaver.repair`."""
-    thread = store.thread(thread_id)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamageWarning)  # all of it is told in the report
+        warnings.simplefilter("ignore", UnresolvedTypeWarning)  # what is of such a class stays as it is stored
+        return _repaired(saver, store, store.thread(thread_id), rules, dry_run=dry_run)
+
+
+def repairable(store: Store) -> list[str]:
+    """All threads there are files of, deleted ones included."""
+    return sorted(thread_ids(store.root, fsync=store.fsync, on_damage=lambda _damage: None))
+
+
+def _repaired(
+    saver: BaseCheckpointSaver[str], store: Store, thread: ThreadFiles, rules: RepairRules, *, dry_run: bool
+) -> list[Repair]:
+    thread_id = thread.thread_id
     done = repair_files(store, thread, dry_run=dry_run)
     if dry_run and any(repair.path == thread.ledger.path for repair in done):
         return done  # reading on would write the ledger anew
@@ -117,11 +133,38 @@ def repair_thread(
         finalized = _History(saver, store, thread, rules).repaired(dry_run=dry_run)
     except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
         return [*done, Repair("left", thread_id, "", f"its newest checkpoint cannot be read: {error}")]
-    except (StaleTurnError, ThreadBusyError, ThreadClosedError) as error:
+    except (StaleTurnError, ThreadBusyError, ThreadClosedError, UnserializableValueError) as error:
         return [*done, Repair("left", thread_id, "", str(error))]
     if finalized is not None:
         done.append(finalized)
     return done
+
+
+def planned_history(
+    saver: BaseCheckpointSaver[str], store: Store, thread_id: str, loaded: Loaded, rules: RepairRules
+) -> FinalizedHistory | None:
+    """A history as a repair would leave it; `None` if there is nothing to do. Nothing is changed."""
+    thread = store.thread(thread_id)
+    state = thread.ledger.read() or LedgerState()
+    plan = _History(saver, store, thread, rules).plan(loaded, state.token + 1)
+    return None if plan is None else plan.done
+
+
+def why_left(
+    saver: BaseCheckpointSaver[str], store: Store, thread_id: str, loaded: Loaded, rules: RepairRules
+) -> str | None:
+    """Why a repair would leave a history as it is, or `None`."""
+    thread = store.thread(thread_id)
+    return _History(saver, store, thread, rules).why_not(loaded, thread.ledger.read() or LedgerState())
+
+
+class _AsStored:
+    """Stands for a value that is not to be written again; no serializer takes it."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> str:
+        raise TypeError("it is to stay as it is stored")
 
 
 class _Plan(NamedTuple):
@@ -135,58 +178,76 @@ class _Plan(NamedTuple):
 class _History:
     """The history of one thread."""
 
-    def __init__(
-        self, saver: BaseCheckpointSaver[str], store: Store, thread: ThreadFiles, rules: RepairRules
-    ) -> None:
+    def __init__(self, saver: BaseCheckpointSaver[str], store: Store, thread: ThreadFiles, rules: RepairRules) -> None:
         self._saver, self._store, self._thread, self._rules = saver, store, thread, rules
 
     def repaired(self, *, dry_run: bool) -> Repair | None:
         """Finalize it, or tell what would be done; `None` if nothing is wrong with it."""
         thread_id = self._thread.thread_id
+        state = self._thread.ledger.read() or LedgerState()
         loaded, reason = self._loaded()
-        if loaded is None or self._is_healthy(loaded):
+        plan = None if loaded is None else self.plan(loaded, state.token + 1)
+        if loaded is None or plan is None:
             return None
-        reason = reason or self._why_not(loaded) or _foreign_to(loaded, self._rules.messages_key)
+        reason = reason or self.why_not(loaded, state) or _foreign_to(loaded, self._rules.messages_key)
         if reason is not None:
             return Repair("left", thread_id, "", f"its history has open tool calls, and {reason}")
         if dry_run:
-            state = self._thread.ledger.read() or LedgerState()
-            return Repair("finalized", thread_id, "", _summary(self._plan(loaded, state.token + 1).done))
+            return Repair("finalized", thread_id, "", _summary(plan.done))
         turn = self._store.open_turn(thread_id, strategy="reject")
         ended: TurnState = "failed"
         try:
-            loaded, reason = self._loaded()
-            if loaded is None or self._is_healthy(loaded):
-                ended = "completed"
-                return None
-            plan = self._plan(loaded, turn.token)
-            self._write(plan, turn)
-            self._let_go(turn)
+            loaded, _ = self._loaded()
+            plan = None if loaded is None else self.plan(loaded, turn.token)
+            if plan is not None:
+                self._write(plan, turn)
+                self._let_go(turn)
             ended = "completed"
-            return Repair("finalized", thread_id, "", _summary(plan.done))
         finally:
             self._store.settle_turn(thread_id, turn, ended, None if ended == "completed" else "error")
+        return None if plan is None else Repair("finalized", thread_id, "", _summary(plan.done))
 
     def _loaded(self) -> tuple[Loaded | None, str | None]:
-        """The newest checkpoint, and why its history cannot be written again, if so."""
+        """The newest checkpoint, and why its history cannot be written again, if so.
+
+        What is of a class that is not installed here comes as plain data, which must not be stored in its place.
+        """
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             loaded = self._store.latest(self._thread.thread_id, "")
-        lost = [each for each in caught if issubclass(each.category, UnresolvedTypeWarning)]
-        if lost and loaded is not None and _holds_unknown(loaded, self._rules.messages_key):
-            return loaded, f"it holds a class that is not installed here ({lost[0].message})"
-        return loaded, None
+        if loaded is None or not any(issubclass(each.category, UnresolvedTypeWarning) for each in caught):
+            return loaded, None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", UnresolvedTypeWarning)
+            try:
+                self._read_again(loaded.checkpoint_id)
+            except UnresolvedTypeWarning as warning:
+                name = str(warning).partition(" ")[0]
+                return loaded, f"it holds a {name}, which cannot be imported here; run it where the app's modules are"
+        # All others keep what is stored. Should one of them have to be written again, that fails.
+        kept = {
+            name: value if name == self._rules.messages_key else _AsStored()
+            for name, value in loaded.checkpoint["channel_values"].items()
+        }
+        return loaded._replace(checkpoint={**loaded.checkpoint, "channel_values": kept}), None
+
+    def _read_again(self, checkpoint_id: str) -> None:
+        """Read what would be written again: the messages, and what waits on the checkpoint."""
+        files = self._thread.namespace(self._thread.ledger.read() or LedgerState(), "")
+        file = self._store.file(files, checkpoint_id)
+        if file is not None:
+            head = file.head()
+            if self._rules.messages_key in head.channels:
+                file.value(head, self._rules.messages_key)
+            file.writes()
 
     def _messages(self, loaded: Loaded) -> list[Any] | None:
         found = loaded.checkpoint["channel_values"].get(self._rules.messages_key)
         return list(found) if isinstance(found, (list, tuple)) else None
 
-    def _is_healthy(self, loaded: Loaded) -> bool:
-        messages = self._messages(loaded)
-        return messages is None or is_healthy(messages, unanswered=self._rules.unanswered)
-
-    def _why_not(self, loaded: Loaded) -> str | None:
-        state = self._thread.ledger.read() or LedgerState()
+    def why_not(self, loaded: Loaded, state: LedgerState) -> str | None:
+        """Why it is left alone, or `None`."""
         turns, _ = _turns.logged_turns(self._thread, state)
         facts = ThreadFacts(
             closed=state.closed,
@@ -197,13 +258,16 @@ class _History:
         )
         return why_not(facts, idle=self._rules.idle)
 
-    def _plan(self, loaded: Loaded, token: int) -> _Plan:
+    def plan(self, loaded: Loaded, token: int) -> _Plan | None:
+        """How the history is put in order; `None` if every call that was made has its answer."""
         key, rules = self._rules.messages_key, self._rules
-        history = self._messages(loaded) or []
+        history = self._messages(loaded)
+        if history is None:
+            return None
         config: Any = {"configurable": {"thread_id": self._thread.thread_id, "checkpoint_ns": ""}}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # damaged journals are in the report
-            transcript = load_transcript(self._store, self._thread.thread_id, token - 1)
+        transcript = load_transcript(self._store, self._thread.thread_id, token - 1)
+        if transcript.is_empty and is_healthy(history, unanswered=rules.unanswered):
+            return None
         ends = self._store.settle_causes(self._thread.thread_id)
         causes = {each: ends.get(each, ("unknown", None))[1] or "unknown" for each in transcript.tokens}
         evidence = evidence_of(
@@ -217,6 +281,8 @@ class _History:
             stored=stored_ids(self._saver, config, messages_key=key),
         )
         done = finalize_history(history, evidence, unanswered=rules.unanswered, follower_comes=True)
+        if not done.answers and not done.moved and not done.set_aside:
+            return None  # a prompt or a text that is missing comes back with the next run, which may go on from there
         missing = [answer.call_id for answer in done.answers if answer.outcome != "recorded"]
         if missing:
             pending = pending_evidence(self._saver, config, missing, messages_key=key)
@@ -229,7 +295,7 @@ class _History:
     def _write(self, plan: _Plan, turn: Turn) -> None:
         loaded, key = plan.loaded, self._rules.messages_key
         old = loaded.checkpoint
-        version: Any = self._saver.get_next_version(old["channel_versions"].get(key), None)  # type: ignore[arg-type]
+        version: Any = self._saver.get_next_version(old["channel_versions"].get(key), None)
         checkpoint = {
             **old,
             "id": str(uuid6(clock_seq=-2)),
@@ -242,9 +308,8 @@ class _History:
             "updated_channels": [key],
         }
         target = Target(self._thread, "", checkpoint["id"], turn)
-        known = [write for write in plan.updates if write[0] in old["channel_versions"]]
-        if known:  # before their checkpoint, so that nobody can ever see it without them
-            entries = [[index, channel, value] for index, (channel, value) in enumerate(known)]
+        if plan.updates:  # before their checkpoint, so that nobody can ever see it without them
+            entries = [[index, channel, value] for index, (channel, value) in enumerate(plan.updates)]
             self._store.put_writes(target, entries, (NULL_TASK_ID, ""), read_head=None)
         metadata = {**loaded.metadata, "source": "update", "step": loaded.metadata.get("step", -1) + 1}
         parts = (checkpoint, metadata, {key: version})
@@ -274,6 +339,8 @@ def _foreign_to(loaded: Loaded, key: str) -> str | None:
     by_hand = "recover it with its graph: TurnGuard(saver).recover(graph, config)"
     if checkpoint.get("v", 0) < _OLDEST_VERSION or not any(name.startswith(_TRIGGERS) for name in versions):
         return f"it is not of a graph whose channels are known; {by_hand}"
+    if loaded.metadata.get("counters_since_delta_snapshot"):
+        return f"it has channels that are put together from the writes to them; {by_hand}"
     if str(uuid6(clock_seq=-2)) <= loaded.checkpoint_id:
         return "its newest checkpoint is of a later time than it is now; set the clock of one of the machines"
     for task_id, channel, value in loaded.writes:
@@ -305,14 +372,6 @@ def _finished_writes(loaded: Loaded, key: str) -> list[tuple[str, Any]]:
         for task_id, channel, value in loaded.writes
         if task_id not in failed and channel != key and not channel.startswith(("__", *_TRIGGERS))
     ]
-
-
-def _holds_unknown(loaded: Loaded, key: str) -> bool:
-    """Whether a class that is gone may be in the messages themselves: their plain data would be stored instead."""
-    messages = loaded.checkpoint["channel_values"].get(key) or ()
-    return any(
-        not isinstance(message, BaseMessage) or getattr(message, "artifact", None) is not None for message in messages
-    )
 
 
 def _last_written(thread: ThreadFiles, state: LedgerState) -> float:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import warnings
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Final, Literal, NamedTuple
@@ -32,7 +31,7 @@ from ._thread_files import ThreadFiles
 from ._turn import LedgerEvent, LedgerState, advance
 from ._turn_log import LOG_NAME, TurnLog
 from ._verify import Finding, verify_held_thread, verify_thread
-from .errors import DamagedCheckpointError, DamageWarning, RefusedValueError, StorageError, UnknownFormatError
+from .errors import DamagedCheckpointError, RefusedValueError, StorageError, UnknownFormatError
 
 
 class Repair(NamedTuple):
@@ -105,6 +104,8 @@ def remedy_for(kind: str, name: str, parent: str, *, is_partial: bool) -> Remedy
 def repair_files(store: Store, thread: ThreadFiles, *, dry_run: bool) -> list[Repair]:
     """Move the damaged files of a thread aside, and what cannot be read without them.
 
+    What was done is told in the report, and nowhere else: the caller silences the warnings about it.
+
     A crash at any point leaves each file where it was or aside, or in both places; another call finishes the work.
 
     Args:
@@ -120,19 +121,17 @@ def repair_files(store: Store, thread: ThreadFiles, *, dry_run: bool) -> list[Re
     if dry_run:
         state = _state_of(thread)
         return [_told(thread, step) for step in _steps(store, thread, state)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DamageWarning)  # all of it is told in the report
-        was_sound = not any(os.path.basename(f.path) == LEDGER_NAME for f in verify_thread(thread.path, fsync=False))
-        with thread.ledger.hold() as held:
-            steps = _steps(store, thread, held.state)
-            done = [_told(thread, step) for step in steps]
-            if not was_sound:
-                held.write_twice(held.state, fsync=store.fsync)
-                if not any(step.remedy is Remedy.LEDGER for step in steps):
-                    path = os.path.join(thread.path, LEDGER_NAME)
-                    done.append(Repair("rewritten", thread.thread_id, path, "the ledger was damaged or gone"))
-            _carry_out(store, thread, held, steps)
-        return done
+    was_sound = not any(os.path.basename(f.path) == LEDGER_NAME for f in verify_thread(thread.path, fsync=False))
+    with thread.ledger.hold() as held:
+        steps = _steps(store, thread, held.state)
+        done = [_told(thread, step) for step in steps]
+        if not was_sound:
+            held.write_twice(held.state, fsync=store.fsync)
+            if not any(step.remedy is Remedy.LEDGER for step in steps):
+                path = os.path.join(thread.path, LEDGER_NAME)
+                done.append(Repair("rewritten", thread.thread_id, path, "the ledger was damaged or gone"))
+        _carry_out(store, thread, held, steps)
+    return done
 
 
 def set_aside(path: str, *, keep: bool, fsync: bool) -> str:
@@ -188,7 +187,26 @@ def _steps(store: Store, thread: ThreadFiles, state: LedgerState) -> list[Step]:
                 if path not in known:
                     reason = f"cannot be read: {error.reason} ({os.path.basename(error.path)})"
                     steps.append(Step(Finding(path, "missing", reason), Remedy.UNLOAD, reason))
+            steps = _spared(files, steps)
     return steps
+
+
+def _spared(files: NamespaceFiles, steps: list[Step]) -> list[Step]:
+    """The steps, but for those that would leave nothing to read: then the damage is to stay loud.
+
+    A thread without any checkpoint would begin anew with the next message, and nobody would be told.
+    """
+    there = {files.file(checkpoint_id) for checkpoint_id in files.ids()}
+    doomed = {step.finding.path for step in steps if step.remedy in {Remedy.ASIDE, Remedy.UNLOAD}}
+    if not there or there - doomed:
+        return steps
+    more = "; no other checkpoint can be read, so it stays: put a backup in its place, or delete the thread"
+    return [
+        Step(step.finding, Remedy.LEAVE, step.reason + more)
+        if step.finding.path.startswith(files.path + os.sep)
+        else step
+        for step in steps
+    ]
 
 
 def _is_partial(path: str) -> bool:

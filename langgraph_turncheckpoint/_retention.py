@@ -44,7 +44,7 @@ def check_retention(keep_last: int | None, max_age: float | Duration | None) -> 
     Raises:
         ValueError: `keep_last` is no number from 1 on, or `max_age` no positive time. Nothing has happened.
     """
-    if keep_last is not None and (isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1):
+    if keep_last is not None and (type(keep_last) is not int or keep_last < 1):
         raise ValueError(f"keep_last={keep_last!r} is not a number of checkpoints from 1 on")
     seconds = None if max_age is None else check_age(max_age)
     return None if keep_last is seconds is None else Retention(keep_last, seconds)

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from . import _files
+from . import _events, _files
 from . import _transcript as kinds
 from ._finalize import Facts
 from ._journal import JournalFile, journal_path, journal_tokens, read_journal
@@ -28,7 +28,6 @@ from ._transcript import CallKey, Transcript, decode_records, encode_record, key
 from ._turn import Cause, TurnState, check_current
 from ._turns import JOURNAL_VERSION, Turn, is_misplaced, parse_journal_header
 from .errors import (
-    DamageWarning,
     JournalWarning,
     StaleTurnError,
     StorageError,
@@ -501,6 +500,12 @@ class RunningTurn:
                 JournalWarning,
                 stacklevel=4,
             )
+            _events.GUARD.warning(
+                "thread %r: the journal of turn %d misses a record: %s",
+                self.thread_id,
+                self.token,
+                _events.described(error),
+            )
 
 
 def load_transcript(store: Store, thread_id: str, token: int) -> Transcript:
@@ -537,11 +542,8 @@ def load_transcript(store: Store, thread_id: str, token: int) -> Transcript:
         transcript.add(found, records)
         if unreadable:
             transcript.has_gap = True
-            warnings.warn(
-                f"{path}: the journal is damaged ({'; '.join(unreadable[:3])}); the rest of it is used",
-                DamageWarning,
-                stacklevel=2,
-            )
+            text = f"{path}: the journal is damaged ({'; '.join(unreadable[:3])}); the rest of it is used"
+            _events.damaged(path, text, stacklevel=2)
     return transcript
 
 

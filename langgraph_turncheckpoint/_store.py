@@ -8,7 +8,6 @@ import heapq
 import itertools
 import os
 import threading
-import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from . import _files
+from . import _events, _files
 from ._checkpoint_files import NamespaceFiles
 from ._commits import Target, WriteJob
 from ._encoder import Encoder
@@ -41,10 +40,11 @@ from ._turn_store import TurnStore
 from ._turns import Turn
 from .errors import (
     DamagedCheckpointError,
-    DamageWarning,
     InvalidIdError,
     RefusedValueError,
+    StaleTurnError,
     StorageError,
+    ThreadClosedError,
     UnknownFormatError,
 )
 
@@ -156,6 +156,7 @@ class Store(TurnStore):
     def with_serde(self, serde: SerializerProtocol) -> Store:
         """The same store with another serializer."""
         clone = Store(self.root, serde, fsync=self.fsync, strict=self.strict)
+        clone.caretaker = self.caretaker
         old, new = self._serde, serde
         if type(old) is type(new) and getattr(old, "cipher", None) is getattr(new, "cipher", None):
             clone._known = self._known  # what one has written the other can refer to
@@ -390,10 +391,10 @@ class Store(TurnStore):
         fields = checkpoint_ns, file.checkpoint_id, file.parent_id, checkpoint, head.metadata, writes
         return Loaded(*fields, token=file.token)
 
-    @staticmethod
-    def warn(error: Exception, consequence: str) -> None:
+    def warn(self, error: Exception, consequence: str) -> None:
         """Tell that damage was passed over, and what follows."""
-        warnings.warn(f"{error}{consequence}", DamageWarning, stacklevel=4)
+        path = getattr(error, "path", self.root)  # what must not be loaded tells no file
+        _events.damaged(path, f"{error}{consequence}", stacklevel=4)
 
     def delta_history(
         self,
@@ -459,8 +460,14 @@ class Store(TurnStore):
     ) -> None:
         """Store a checkpoint; see `TurnCheckpointSaver.put`. Parts are checkpoint, metadata, new versions."""
         check_checkpoint_id(target.checkpoint_id)
-        with self._shared.commits.arriving(target):
-            self._put(target, parent_id, parts, read_head)
+        try:
+            with self._shared.commits.arriving(target):
+                self._put(target, parent_id, parts, read_head)
+        except (StaleTurnError, ThreadClosedError) as error:
+            _events.refused("put", target.thread.thread_id, target.turn.token if target.turn else 0, error)
+            raise
+        if self.caretaker is not None:
+            self.caretaker.stored(self, target.thread.thread_id)
 
     def _put(
         self,
@@ -497,6 +504,8 @@ class Store(TurnStore):
             known.stored = stored_nodes(body.nodes, versions, own, encoder.refs)
             path = thread.namespace(LedgerState(generation=committed.generation), checkpoint_ns).path
             self._known.set(path, checkpoint_id, (committed.generation, committed.epoch), known)
+            if (sizes := _events.written.get()) is not None:
+                sizes.append(_size_of(body.section))
             return
 
     def put_writes(
@@ -526,7 +535,13 @@ class Store(TurnStore):
 
         indexes = [entry[0] for entry in entries]
         job = WriteJob(target, task_id, indexes, section_of, read_head=read_head)
-        self._shared.commits.put_writes(job, fsync=self.fsync)
+        try:
+            self._shared.commits.put_writes(job, fsync=self.fsync)
+        except (StaleTurnError, ThreadClosedError) as error:
+            _events.refused("put_writes", target.thread.thread_id, token, error)
+            raise
+        if (sizes := _events.written.get()) is not None and job.first_blob is not None:
+            sizes.append(len(head.data) + sum(len(blob.data) for blob in encoder.blobs))
         if job.all_new and job.first_blob is not None:
             encoder.resolve(target.checkpoint_id, job.first_blob)
             known_at = self._known.get(job.namespace_path, target.checkpoint_id)
@@ -534,11 +549,14 @@ class Store(TurnStore):
                 for shape in shapes:
                     known_at[1].add_pages(shape)
 
-    def delete_thread(self, thread_id: str) -> None:
+    def delete_thread(self, thread_id: str, *, unless: Callable[[LedgerState], bool] = lambda _: False) -> bool:
         """Delete a thread; see `ThreadFiles.delete`."""
         thread = self.thread(thread_id)
-        thread.delete()
-        self._known.drop(thread.path)  # pages of an ended life are never asked for again
+        is_deleted = thread.delete(unless=unless)
+        if is_deleted:
+            self._known.drop(thread.path)  # pages of an ended life are never asked for again
+            _events.UPKEEP.info("thread %r: deleted", thread_id)
+        return is_deleted
 
     def _known_pages(
         self, thread: ThreadFiles, turn: Turn | None, checkpoint_ns: str, parent_id: str
@@ -588,6 +606,11 @@ class Store(TurnStore):
             StorageError: The path is something else than a directory.
         """
         _files.check_directory(self.root)
+
+
+def _size_of(section: Section) -> int:
+    """The bytes of what a section says and brings; what it shares is not among them."""
+    return len(section.head.data) + sum(len(blob.data) for blob in section.blobs)
 
 
 def check_checkpoint_id(checkpoint_id: object) -> None:

@@ -82,15 +82,23 @@ class ThreadFiles:
         """The directory of the thread's present life."""
         return f"{self.path}{os.sep}{generation_component(state.generation)}"
 
-    def delete(self) -> None:
+    def delete(self, *, unless: Callable[[LedgerState], bool] = lambda _: False) -> bool:
         """Forget everything, fence every turn out, and leave a tombstone.
 
         The tombstone is durable before the first file goes. If removing a file fails, the thread is
         unreadable all the same, and a second delete removes the rest.
+
+        Args:
+            unless: Asked under the thread's lock: whether to leave the thread as it is after all.
+
+        Returns:
+            Whether there was a thread to delete, and it was deleted.
         """
         if self.ledger.read() is None:
-            return
+            return False
         with self.ledger.hold() as held:
+            if unless(held.state):
+                return False
             heads = [files.head_id() or "" for files in self.unnamed_namespaces(held.state)]
             newest = max(heads, default="")
             state = advance(held.state, LedgerEvent.DELETE, thread_id=self.thread_id, newest_id=newest)
@@ -100,6 +108,7 @@ class ThreadFiles:
             _files.make_directory(self.generation(state), fsync=self._fsync)
             self._start_generation(held, state)
             self.remove_old_generations(held)
+            return True
 
     def copy_from(self, source: ThreadFiles) -> None:
         """Add everything of another thread, in one step: a reader sees all of it or none.

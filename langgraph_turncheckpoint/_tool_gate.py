@@ -15,6 +15,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, interrupt
 
+from . import _events
 from ._finalize import Outcome, Policy, decide_resume, wording
 from ._guard_core import GuardCore
 from ._histories import Text, made_answer
@@ -221,6 +222,7 @@ def judge(
         if not isinstance(output, Command) and not messages_in(output):
             output = ToolMessage(content=str(output), name=key.tool, tool_call_id=key.call_id, id=new_id())
         running.tool_ended(key, output)
+        _told(running, key, "recorded")
         return Verdict("answer", output)
     if action == "report":
         answer = _answer(running, key, call, "unknown", texts)
@@ -267,14 +269,20 @@ def ask(running: RunningTurn, key: CallKey, call: Mapping[str, Any], texts: Mapp
             return Verdict("answer", _answer(running, key, call, "answered_by_person", texts))
         if action == "result" and isinstance(reply, Mapping) and reply.get("content") is not None:
             message = ToolMessage(content=reply["content"], name=call["name"], tool_call_id=key.call_id, id=new_id())
+            _told(running, key, "answered_by_person")
             return Verdict("answer", message)
         complaint = f"{reply!r:.200} is no answer; use 'rerun', 'report' or {{'action': 'result', 'content': ...}}"
     raise AssertionError  # pragma: no cover - the loop has no end of its own
+
+
+def _told(running: RunningTurn, key: CallKey, outcome: Outcome) -> None:
+    _events.answered(running.store.root, running.thread_id, running.token, [(outcome, running.cause_of(key))])
 
 
 def _answer(
     running: RunningTurn, key: CallKey, call: Mapping[str, Any], outcome: Outcome, texts: Mapping[str, Text]
 ) -> ToolMessage:
     """An answer that the tool did not give."""
+    _told(running, key, outcome)
     stated = Call(call["id"], call["id"], call["name"], invalid=False, stated=call)
     return made_answer(stated, outcome, running.cause_of(key), texts=texts, turn_token=running.token, id=new_id())

@@ -18,6 +18,7 @@ import ormsgpack
 
 from . import _files
 from ._frames import MAGIC, encode_frame, split_frames
+from ._markup import TONES, Cell, table
 from ._records import pack_id, unpack_id
 from ._turn import CAUSES, TURN_STATES, Cause, Entry, LoggedTurn, Marked, Opened, Settled, TurnState
 from .errors import UnknownFormatError
@@ -63,6 +64,28 @@ class TurnRecord:
     first_checkpoint_id: str | None = None
     last_checkpoint_id: str | None = None
     continues: int | None = None
+
+    def _repr_html_(self) -> str:
+        return _table(f"Turn {self.token}", [self])
+
+
+class TurnRecords(list[TurnRecord]):
+    """Records of turns, newest first: a list, which a notebook shows as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return _table("Turns, newest first" if self else "No turns", self)
+
+
+def _table(caption: str, records: Sequence[TurnRecord]) -> str:
+    rows: list[list[Cell | str]] = []
+    for record in records:
+        state = Cell(record.state, TONES.get(record.state, TONES["open"])[0])
+        opened, settled = (f"{at:%Y-%m-%d %H:%M:%S}" if at else "-" for at in (record.opened_at, record.settled_at))
+        token, continues = str(record.token), str(record.continues or "-")
+        rows.append([token, state, record.cause or "-", opened, settled, continues, record.last_checkpoint_id or "-"])
+    return table(caption, ["turn", "state", "cause", "opened (UTC)", "settled", "continues", "last checkpoint"], rows)
 
 
 class LogContent(NamedTuple):

@@ -5,19 +5,29 @@ done is `_turns`' business; checkpoints are read and written in `_store`.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from . import _turns
+from . import _events, _turns
 from ._journal import JournalFile
 from ._shared import shared_state
 from ._thread_files import ThreadFiles
 from ._turn import Cause, LedgerEvent, LedgerState, LoggedTurn, Strategy, TurnState, check_current
-from ._turn_log import TurnRecord, record_of
+from ._turn_log import TurnRecord, TurnRecords, record_of
 from ._turns import PendingTurn, Turn, Wish
-from .errors import DamagedCheckpointError, DamageWarning, UnknownFormatError
+from .errors import DamagedCheckpointError, UnknownFormatError
+
+
+class Caretaker(Protocol):
+    """Who looks after a store beside the writes. What it is told it must take without failing or waiting."""
+
+    def stored(self, store: Any, thread_id: str) -> None:
+        """A checkpoint was put."""
+
+    def between_turns(self, store: Any, thread_id: str) -> None:
+        """A turn has ended, or the next one begun."""
 
 
 class TurnStore:
@@ -32,6 +42,7 @@ class TurnStore:
     def __init__(self, root: str, serde: SerializerProtocol, *, fsync: bool) -> None:
         self.root, self.fsync, self._serde = root, fsync, serde
         self._shared = shared_state(root)
+        self.caretaker: Caretaker | None = None
 
     def thread(self, thread_id: str) -> ThreadFiles:
         """The files of a thread."""
@@ -41,9 +52,12 @@ class TurnStore:
         """The turn of a LangGraph run; its first contact with the thread opens it."""
         run = self._shared.runs.turn_of(control, thread_id)
         with run.lock:
-            if run.turn is None:
-                run.turn = _turns.open_run(self.thread(thread_id), fsync=self.fsync, base=base)
-            return run.turn
+            if run.turn is not None:
+                return run.turn
+            run.turn = _turns.open_run(self.thread(thread_id), fsync=self.fsync, base=base)
+        if self.caretaker is not None:
+            self.caretaker.between_turns(self, thread_id)
+        return run.turn
 
     def explicit_turn(self, thread_id: str, token: int) -> Turn:
         """The turn that an explicit token stands for."""
@@ -152,6 +166,8 @@ class TurnStore:
         """
         self._shared.runs.forget(thread_id, turn)
         _turns.settle(self.thread(thread_id), turn, state, cause, raise_token=raise_token)
+        if self.caretaker is not None:
+            self.caretaker.between_turns(self, thread_id)
 
     def is_busy(self, thread_id: str) -> bool:
         """Whether a turn whose end is known is running."""
@@ -180,7 +196,7 @@ class TurnStore:
         state, turns = self._logged_turns(thread_id)
         chosen = turns if limit is None else turns[:limit]
         written = self._written_by(thread_id, state, chosen) if chosen else {}
-        return [record_of(turn, written.get(turn.opened.token)) for turn in chosen]
+        return TurnRecords(record_of(turn, written.get(turn.opened.token)) for turn in chosen)
 
     def _logged_turns(self, thread_id: str) -> tuple[LedgerState, list[LoggedTurn]]:
         thread = self.thread(thread_id)
@@ -189,8 +205,9 @@ class TurnStore:
             return LedgerState(), []
         turns, damaged = _turns.logged_turns(thread, state)
         if damaged:
-            text = f"{thread.generation(state)}: the log of the turns is damaged in {damaged} places; the rest is used"
-            warnings.warn(text, DamageWarning, stacklevel=5)
+            path = thread.generation(state)
+            text = f"{path}: the log of the turns is damaged in {damaged} places; the rest is used"
+            _events.damaged(path, text, stacklevel=5)
         return state, turns
 
     def _written_by(
@@ -210,7 +227,7 @@ class TurnStore:
             try:
                 image = files.read(checkpoint_id)
             except (DamagedCheckpointError, UnknownFormatError) as error:
-                warnings.warn(f"{error}; which turn wrote it cannot be told", DamageWarning, stacklevel=4)
+                _events.damaged(error.path, f"{error}; which turn wrote it cannot be told", stacklevel=4)
                 continue
             token = 0 if image is None else int(image.body.fields[3])
             if token in wanted:

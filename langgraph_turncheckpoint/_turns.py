@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import ormsgpack
 
-from . import _files
+from . import _events, _files
 from ._journal import JournalFile, is_live, journal_path, journal_tokens, read_journal
 from ._ledger import HeldLedger
 from ._records import MalformedError, NewerFormatError, pack_id, unpack_id
@@ -199,10 +199,12 @@ class PendingTurn:
             if decision is Opening.WAIT:
                 self._stand_in_line(held, generation)
                 return None
-            self._turn = _open(held, self._wish, busy=busy, fsync=self._fsync, at_ns=self._clock_ns())
+            turn = self._turn = _open(held, self._wish, busy=busy, fsync=self._fsync, at_ns=self._clock_ns())
             with suppress(StorageError):  # a ticket that nobody holds is removed by the next waiter
                 self._leave_line()
-            return self._turn
+        if busy:
+            _events.taken_over(thread.thread_id, self._sight[0], turn.token, self._wish.strategy)
+        return turn
 
     def pause(self) -> float:
         """Seconds until the next attempt.
@@ -334,11 +336,14 @@ def open_run(thread: ThreadFiles, *, fsync: bool, base: str = "", clock_ns: Call
         older = held.state
         state = advance(older, LedgerEvent.OPEN, thread_id=thread.thread_id, base=base)
         held.write(state)
+        busy = False
         with suppress(StorageError):
             generation, at_ns = thread.generation(state), clock_ns()
             held.make_directory(generation, fsync=fsync)
             busy = is_live(journal_path(generation, older.token))
             _log(thread, state, *_superseded(older, at_ns, busy=busy), Opened(state.token, at_ns), fsync=fsync)
+    if busy:
+        _events.taken_over(thread.thread_id, older.token, state.token, "interrupt")
     return Turn(state.token, durable=False)
 
 
@@ -442,6 +447,7 @@ def settle(
         for path in (journal.path, *paths):
             with suppress(StorageError):
                 _files.remove_file(path)
+    _events.settled(thread.thread_id, turn.token, state, cause)
 
 
 def raise_token(
@@ -466,6 +472,7 @@ def raise_token(
             is_plain = event is LedgerEvent.CANCEL and not os.path.exists(path)
             if is_plain or is_live(path):
                 _log(thread, state, Settled(older.token, clock_ns(), "cancelled", cause), create=False)
+    _events.token_raised(thread.thread_id, event.value, state.token, cause)
 
 
 def is_busy(thread: ThreadFiles) -> bool:

@@ -44,7 +44,7 @@ class Stats(NamedTuple):
         size_bytes: Their length together.
         journals: Journals of turns: those that run, and those that ended without being complete.
         inbox_items: Messages that wait in inboxes.
-        busy: Threads on which a turn whose end is known is running.
+        busy: Threads on which some process still holds a turn whose end is known.
     """
 
     threads: int
@@ -187,30 +187,43 @@ def retain(
     for _ in range(PLANS):
         state = thread.ledger.read()
         if state is None:
-            return count
-        is_undisturbed = True
-        for going in _plan(store, thread, state, retention, clock()):
-            batches = [going.ids[at : at + BATCH] for at in range(0, len(going.ids), BATCH)]
-            for batch in batches:
-                if is_stopped():
-                    return count
-                now = _remove(
-                    store,
-                    thread,
-                    going.files,
-                    lambda held, _, ids=batch, planned=state: ids if held == planned else (),  # type: ignore[misc]
-                    upto_newest=batch is batches[-1],
-                    is_spent=going.is_spent and batch is batches[-1],
-                )
-                if now is None:
-                    is_undisturbed = False
-                    break
-                state, count = now, count + len(batch)
-            if not is_undisturbed:
-                break
-        if is_undisturbed:
-            return count
+            break
+        try:
+            for going in _plan(store, thread, state, retention, clock()):
+                while going.ids:
+                    if is_stopped():
+                        return count
+                    batch, rest = going.ids[:BATCH], going.ids[BATCH:]
+                    is_spent = going.is_spent and not rest
+                    choose = _if_still(state, batch)
+                    state = (
+                        _remove(store, thread, going.files, choose, upto_newest=not rest, is_spent=is_spent) or state
+                    )
+                    going, count = going._replace(ids=rest), count + len(batch)  # noqa: PLW2901 - what is left of it
+        except _DisturbedError:
+            continue
+        break
     return count
+
+
+def removable(store: Store, thread_id: str, retention: Retention, *, clock: Callable[[], float] = time.time) -> int:
+    """How many checkpoints of a thread `retain` would remove now. Nothing is changed."""
+    thread = store.thread(thread_id)
+    state = thread.ledger.read()
+    return 0 if state is None else sum(len(going.ids) for going in _plan(store, thread, state, retention, clock()))
+
+
+class _DisturbedError(Exception):
+    """A turn began between choosing and removing."""
+
+
+def _if_still(planned: LedgerState, batch: list[str]) -> Choice:
+    def choose(state: LedgerState, _: NamespaceFiles) -> list[str]:
+        if state != planned:
+            raise _DisturbedError
+        return batch
+
+    return choose
 
 
 def _plan(store: Store, thread: ThreadFiles, state: LedgerState, retention: Retention, now: float) -> list[_Going]:
@@ -353,6 +366,12 @@ def _remove(
                     _files.remove_empty_directory(files.bucket(bound))
                 _files.remove_empty_directory(files.path)
         return held.state
+
+
+def finish_removals(store: Store, thread: ThreadFiles, state: LedgerState) -> int:
+    """Finish what removals have begun that were cut short; in how many namespaces there was one."""
+    unfinished = [files for files in thread.unnamed_namespaces(state) if files.has_set_apart()]
+    return sum(1 for files in unfinished if _remove(store, thread, files, _fixed(())) is not None)
 
 
 # --- counting ---

@@ -1,19 +1,23 @@
-"""The `turncheckpoint` command: its options and exit statuses. What it shows of a demo is drawn in `_demo_screen`.
+"""The `turncheckpoint` command, and the demo. The other commands are in `_cli_reading`, `_cli_mending` and
+`_cli_moving`; what is shown of a demo is drawn in `_demo_screen`.
 
 Needs the extra `cli`; only `__main__` imports it.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from dataclasses import asdict
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated
 
 import typer
 
-from . import __version__
+from . import __version__, _cli_mending, _cli_moving, _cli_reading
+from ._cli_options import PROBLEM, STATUS, USAGE, AsJson, fail, guarded
 from ._demo import (
     DemoFailedError,
     DemoReport,
@@ -27,17 +31,10 @@ from ._demo_race import RaceReport, check_race, run_race_demo
 from ._demo_screen import introduce, show_race, show_resume, show_tools, watch_resume
 from ._demo_tools import ToolsReport, run_tools_demo
 from .errors import TurnCheckpointError
-from .saver import TurnCheckpointSaver
-
-PROBLEM: Final = 1
-USAGE: Final = 2
-
-_STATUS = "Exit status: 0 all is well, 1 {problem}, 2 the command was not understood."
 
 app = typer.Typer(
     name="turncheckpoint",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,20 +43,8 @@ app = typer.Typer(
         "takes a few seconds, needs no key, and shows an agent that is killed in its work and loses "
         "nothing."
     ),
-    epilog=_STATUS.format(problem="a problem was found"),
+    epilog=STATUS.format(problem="a problem was found"),
 )
-
-Store = Annotated[
-    Path,
-    typer.Argument(
-        exists=True,
-        file_okay=False,
-        show_default=False,
-        metavar="STORE",
-        help="The directory that the app gave to TurnCheckpointSaver.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, for scripts, and nothing else.")]
 
 
 def _show_version(wanted: bool) -> None:
@@ -76,6 +61,9 @@ def options(
     ] = False,
 ) -> None:
     """Options that come before a command; the help text stands above."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what a terminal cannot show must not end the command
+            stream.reconfigure(errors="backslashreplace")
 
 
 class Scenario(str, Enum):
@@ -86,7 +74,8 @@ class Scenario(str, Enum):
     RACE = "race"
 
 
-@app.command(epilog=_STATUS.format(problem="something came out otherwise than promised, or the demo broke off"))
+@app.command(epilog=STATUS.format(problem="something came out otherwise than promised, or the demo broke off"))
+@guarded
 def demo(
     scenario: Annotated[
         Scenario,
@@ -140,7 +129,7 @@ def demo(
     """
     try:
         if scenario is not Scenario.RESUME and (path or model):
-            _fail(f"--path and --model are for the scenario 'resume', not for {scenario.value!r}", status=USAGE)
+            fail(f"--path and --model are for the scenario 'resume', not for {scenario.value!r}", status=USAGE)
         if scenario is Scenario.RESUME:
             report: DemoReport | ToolsReport | RaceReport = _resume(directory, path, model, as_json=as_json)
         elif scenario is Scenario.TOOLS:
@@ -148,7 +137,7 @@ def demo(
         else:
             report = _race(directory, as_json=as_json)
     except (DemoUsageError, DemoFailedError, TurnCheckpointError) as error:
-        _fail(str(error), status=USAGE if isinstance(error, DemoUsageError) else PROBLEM)
+        fail(str(error), status=USAGE if isinstance(error, DemoUsageError) else PROBLEM)
     if as_json:
         typer.echo(json.dumps({"scenario": scenario.value, **asdict(report)}, indent=2))
     if not report.ok:
@@ -185,72 +174,6 @@ def _race(directory: Path | None, *, as_json: bool) -> RaceReport:
     return report
 
 
-@app.command(epilog=_STATUS.format(problem="the directory cannot be read"))
-def threads(store: Store, as_json: AsJson = False) -> None:
-    """List the threads in a store, one id per line.
-
-    No checkpoint is loaded. An id with characters that a terminal would not print is shown as a JSON
-    string.
-    """
-    try:
-        with TurnCheckpointSaver(store) as saver:
-            ids = sorted(saver.thread_ids())
-            stats = saver.stats()
-    except TurnCheckpointError as error:
-        _fail(str(error), status=PROBLEM)
-    if as_json:
-        facts = {name: getattr(stats, name) for name in ("threads", "checkpoints", "files", "size_bytes")}
-        typer.echo(json.dumps({"store": str(store), "thread_ids": ids, "stats": facts}, indent=2))
-        return
-    for thread_id in ids:
-        typer.echo(_printable(thread_id))
-    counts = (_count(stats.threads, "thread"), _count(stats.checkpoints, "checkpoint"), _count(stats.files, "file"))
-    typer.echo(f"{', '.join(counts)}, {stats.size_bytes:,} bytes", err=True)
-
-
-@app.command(epilog=_STATUS.format(problem="a file is damaged or belongs to nothing"))
-def verify(store: Store, as_json: AsJson = False) -> None:
-    """Check every file in a store, byte by byte, and change nothing.
-
-    Each line names a file and what is wrong with it. `damaged`, `missing` and `newer` concern stored
-    checkpoints: a thread whose newest one is damaged goes on from the newest whole one, and other threads are
-    not affected. `aside` is a damaged file that was kept for you; `temporary` and `orphan` are left over from
-    killed processes and cost only space, and in a store that is in use a `temporary` may belong to a writer at
-    work. `foreign` files belong to something else and are ignored.
-
-    The exit status is 1 only where a stored checkpoint is concerned.
-    """
-    try:
-        with TurnCheckpointSaver(store) as saver:
-            findings = saver.verify()
-            stats = saver.stats()
-    except TurnCheckpointError as error:
-        _fail(str(error), status=PROBLEM)
-    problems = [found for found in findings if found.kind in ("damaged", "missing", "newer")]
-    if as_json:
-        listed = [{"path": str(found.path), "kind": found.kind, "reason": found.reason} for found in findings]
-        typer.echo(json.dumps({"store": str(store), "ok": not problems, "findings": listed}, indent=2))
-    else:
-        for found in findings:
-            typer.echo(f"{found.kind}: {_printable(str(found.path))}: {_printable(found.reason)}")
-        others = len(findings) - len(problems)
-        noticed = f", {others} harmless" if others else ""
-        typer.echo(
-            f"{_count(stats.files, 'file')} checked, {_count(len(problems), 'problem')} found{noticed}", err=True
-        )
-    if problems:
-        raise typer.Exit(PROBLEM)
-
-
-def _fail(message: str, *, status: int) -> NoReturn:
-    typer.echo(f"turncheckpoint: {message}", err=True)
-    raise typer.Exit(status)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _printable(text: str) -> str:
-    # Ids come from users: they must neither move the cursor nor break the line, nor fail to encode.
-    return text if text.isprintable() else json.dumps(text)
+_cli_reading.add_to(app)
+_cli_mending.add_to(app)
+_cli_moving.add_to(app)

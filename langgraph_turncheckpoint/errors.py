@@ -13,6 +13,13 @@
     ├── MissingExtraError         (ImportError)  an optional package is not installed
     ├── UnserializableValueError  (TypeError)    a value the serializer cannot write
     ├── RefusedValueError         (ValueError)   stored bytes the serializer must not load
+    ├── MigrationError                           threads that could not be taken over
+    │   ├── ThreadConflictError                  the destination holds something else under the id
+    │   ├── DeletedThreadError                   the destination has deleted the thread
+    │   ├── SourceChangedError                   the thread went on while it was copied
+    │   ├── CopyDiffersError                     what was read back is not what was copied
+    │   ├── PlaceError            (ValueError)   what was named is no place for checkpoints
+    │   └── ForeignFileError      (ValueError)   a file to import that is not what it should be
     └── StorageError              (OSError)      the disk, the directory or a file in it
         ├── DamagedCheckpointError               a file that is not what was written
         └── UnknownFormatError                   a file from a newer version of this package
@@ -203,6 +210,70 @@ class RefusedValueError(TurnCheckpointError, ValueError):
 
     def __str__(self) -> str:
         return f"refused to load {self.what}: {self.reason}"
+
+
+class MigrationError(TurnCheckpointError):
+    """Threads could not be taken over, or a migration could not begin.
+
+    What was there before is as it was, in the source and in the destination. What was copied stays, and the same
+    call goes on from there once the reason is gone.
+
+    Attributes:
+        reason: What happened and what to do, as a sentence.
+        thread_id: The thread it is about; `None` if it is about several, or none.
+        errors: Of a whole migration, the error of each thread that is not in the destination, whole and checked.
+        report: Of a whole migration, the `MigrationReport` on the others.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        thread_id: str | None = None,
+        errors: tuple[Exception, ...] = (),
+        report: object = None,
+    ) -> None:
+        super().__init__(reason, thread_id, errors, report)
+        self.reason, self.thread_id, self.errors, self.report = reason, thread_id, errors, report
+
+    def __str__(self) -> str:
+        return self.reason if self.thread_id is None else f"thread {self.thread_id!r}: {self.reason}"
+
+
+class ThreadConflictError(MigrationError):
+    """The destination holds something else under the thread's id. Nothing of it was overwritten."""
+
+
+class DeletedThreadError(MigrationError):
+    """The destination has deleted these checkpoints with their thread. They were not brought back."""
+
+
+class SourceChangedError(MigrationError):
+    """The thread was written to, or pruned, while it was copied. The same call again goes on."""
+
+
+class CopyDiffersError(MigrationError):
+    """The destination does not give back what was put there; the reason names the first differences."""
+
+
+class PlaceError(MigrationError, ValueError):
+    """What was named is no place that checkpoints can be read from, or written to. Nothing was changed."""
+
+
+class ForeignFileError(MigrationError, ValueError):
+    """A file that was to be imported is cut short, changed, or of another kind. Nothing was imported.
+
+    Attributes:
+        path: The file.
+        place: Where in it, for example `line 3` or `messages[4]`; empty for the whole of it.
+    """
+
+    def __init__(self, path: str, place: str, reason: str) -> None:
+        super().__init__(reason)
+        self.args = (path, place, reason)
+        self.path, self.place = path, place
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.place}: {self.reason}" if self.place else f"{self.path}: {self.reason}"
 
 
 class StorageError(TurnCheckpointError, OSError):

@@ -5,7 +5,6 @@ here; delivering them at the right moment is the guard's business.
 from __future__ import annotations
 
 import uuid
-import warnings
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -20,12 +19,12 @@ from langchain_core.messages import (
 )
 from langchain_core.messages.utils import MessageLikeRepresentation
 
+from . import _events
 from ._inbox_files import InboxFiles, Item
 from ._offload import offload
 from ._serde import ValueCodec
 from .errors import (
     DamagedCheckpointError,
-    DamageWarning,
     InvalidIdError,
     InvalidMessageError,
     RefusedValueError,
@@ -163,7 +162,7 @@ class Inbox:
     def _pass_over(self, error: DamagedCheckpointError) -> None:
         if self._strict:
             raise error
-        warnings.warn(f"{error}; the message is passed over, its file is kept", DamageWarning, stacklevel=4)
+        _events.damaged(error.path, f"{error}; the message is passed over, its file is kept", stacklevel=4)
 
 
 def undelivered(pending: Iterable[BaseMessage], history: Iterable[Any]) -> list[BaseMessage]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, cast
 from uuid import UUID
@@ -29,19 +30,23 @@ from typing_extensions import Self
 
 from . import _upkeep
 from ._commits import Target
+from ._housekeeping import Housekeeping
 from ._inbox_files import InboxFiles
 from ._offload import offload
 from ._open_turn import OpenTurn
-from ._repair import IDLE_SECONDS, RepairRules, repair_thread
+from ._repair import IDLE_SECONDS, RepairRules, repair_thread, repairable
 from ._repair_files import Repair
+from ._retention import check_age, check_retention
 from ._runs import TURN_KEY, control_of, explicit_base, explicit_token
 from ._serde import ValueCodec
 from ._store import Loaded, Store, check_checkpoint_id
+from ._sweep import SweepReport, sweep
 from ._turn import LedgerEvent, check_cause, check_strategy
 from ._turn_log import TurnRecord
 from ._turns import Turn
 from ._upkeep import Stats
 from ._verify import Finding, verify_store
+from .display import Timeline, threads_table, timeline
 from .errors import InvalidIdError
 from .inbox import Inbox
 
@@ -93,10 +98,18 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             damaged one, with a `DamageWarning` that names the file.
         redact: Names of metadata keys whose values are stored as `"[redacted]"`. LangGraph copies scalars
             of a run's `configurable`, API keys included, into the metadata of its checkpoints.
+        keep_last: How many of the newest checkpoints of each namespace stay; all by default. Older ones go soon
+            after a turn has ended, the next one has begun, or a number of puts: in a thread of its own, which no
+            write waits for longer than for a handful of files. What fails there fails no write; it is logged, and
+            tried again. Whatever these two say, the newest whole checkpoint stays, and what `DeltaChannel`s need,
+            what the newest turn started from, what rolling it back needs, and after a crash what a recovery needs.
+        max_age: Checkpoints older than this go, too, in seconds or as a `timedelta`; none by default. Whole threads
+            go with `sweep`.
 
     Raises:
         StorageError: `path` is a file.
         TypeError: `serde` is no serializer.
+        ValueError: `keep_last` is no number from 1 on, or `max_age` no positive time.
 
     Example:
         ```python
@@ -114,13 +127,18 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         fsync: bool = True,
         strict: bool = False,
         redact: Collection[str] = (),
+        keep_last: int | None = None,
+        max_age: float | timedelta | None = None,
     ) -> None:
+        retention = check_retention(keep_last, max_age)
         self.path: Final = os.path.abspath(os.fspath(path))
         self._redact = frozenset([redact] if isinstance(redact, str) else redact)
         self._store = Store(self.path, JsonPlusSerializer(), fsync=fsync, strict=strict)
         self._store.check_root()
         if serde is not None and not (hasattr(serde, "dumps_typed") or hasattr(serde, "dumps")):
             raise TypeError(f"serde={serde!r} is no serializer of LangGraph's; it has no dumps_typed")
+        if retention is not None:
+            self._store.caretaker = Housekeeping(retention)
         super().__init__(serde=serde or BaseCheckpointSaver.serde)
 
     @property
@@ -138,8 +156,16 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """What this saver stands on; for other parts of this package."""
         return self._store
 
+    @property
+    def redacted_keys(self) -> frozenset[str]:
+        """The metadata keys whose values are not stored; see `redact`."""
+        return self._redact
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.path!r})"
+
+    def _repr_html_(self) -> str | None:
+        return threads_table(self._store)
 
     def __enter__(self) -> Self:
         return self
@@ -409,8 +435,9 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """Remove old checkpoints of threads.
 
         With `"keep_latest"` the newest checkpoint of every namespace stays, with its writes, the ancestors
-        that its `DeltaChannel`s are rebuilt from, and the checkpoint that the newest turn was pointed at by
-        id as long as that turn is the newest. `"delete"` is `delete_thread`.
+        that its `DeltaChannel`s are rebuilt from, the checkpoint that the newest turn was pointed at by id as long
+        as that turn is the newest, and what a turn that is running would be rolled back to. `"delete"` is
+        `delete_thread`. With `keep_last=` and `max_age=` the saver does something like it by itself.
 
         Raises:
             ValueError: The strategy is unknown. Nothing was removed.
@@ -573,9 +600,60 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """The ids of all threads that hold a checkpoint. No checkpoint is read."""
         return [*self._store.thread_ids()]
 
+    def timeline(self, thread_id: str, *, turns: int = 20, texts: bool = True) -> Timeline:
+        """A picture of a thread: what its turns did, how each ended, what became of each tool call.
+
+        It shows the thread as it is now, also while runs write to it, and changes nothing. Of calls that a crash cut
+        off it says what their journal or a guard's answer says. How long a super-step took is known; how long each of
+        several tools in it took is recorded nowhere, and neither is what an overtaken run tried to write afterwards.
+        Parts that are damaged are left out, and the picture says so.
+
+        Args:
+            thread_id: The thread. One that is not there gives a picture that says so.
+            turns: How many of the newest turns to show; those before them are one line.
+            texts: Whether prompts, arguments, results and errors are in the picture.
+
+        Raises:
+            ValueError: `turns` is less than 1.
+            DamagedCheckpointError: The ledger of the thread is damaged.
+            UnknownFormatError: The ledger or the log of the turns is of a newer format. It was not touched.
+
+        Example:
+            ```python
+            saver.timeline("1").save("thread.svg")
+            ```
+        """
+        return timeline(self._store, _thread_id({"thread_id": thread_id}), turns=turns, texts=texts)
+
     def stats(self) -> Stats:
-        """How many threads, checkpoints, files and bytes there are. No checkpoint is read."""
+        """How many threads, checkpoints, journals, waiting messages, files and bytes there are. No file is read."""
         return _upkeep.stats(self._store)
+
+    def sweep(self, *, max_age: float | timedelta | None = None, dry_run: bool = False) -> SweepReport:
+        """Remove what nobody needs any more from the whole directory. For whoever looks after it, now and then.
+
+        Temporary files of dead writers go, and so does what removals that were cut short have left; tickets of dead
+        waiters; journals that tell nothing the checkpoints do not hold; messages in inboxes that the newest
+        checkpoint holds. With `max_age` so do whole threads that were not touched for so long, as by
+        `delete_thread`: when a checkpoint was made, a turn opened or settled, or a message posted, a thread is
+        touched. Stored checkpoints of other threads are not looked at.
+
+        Nothing of a thread on which a turn is running is removed. When a plain run ends is known to nobody: it counts
+        from its last checkpoint, so `max_age` must be longer than any run may work on one step.
+
+        Any number of processes may use the directory meanwhile. A crash at any point loses nothing that should have
+        stayed; sweep again. What cannot be read or removed is told in the report, and the rest is done.
+
+        Args:
+            max_age: The age of threads that are deleted, in seconds or as a `timedelta`; none is, by default.
+            dry_run: Whether to change nothing, and only tell. What a writer is working on this instant may then be
+                counted, too.
+
+        Raises:
+            ValueError: `max_age` is no positive time. Nothing was removed.
+            StorageError: The directory itself, or whose thread something is, cannot be read. Sweep again.
+        """
+        return sweep(self._store, max_age=None if max_age is None else check_age(max_age), dry_run=dry_run)
 
     def verify(self) -> builtins.list[Finding]:
         """Every damaged, missing, orphaned or foreign file below the directory. Changes nothing."""
@@ -616,7 +694,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             StorageError: The system refused. The threads before this one are repaired.
         """
         several = [thread_ids] if isinstance(thread_ids, str) else thread_ids
-        chosen = self.thread_ids() if several is None else [_thread_id({"thread_id": i}) for i in several]
+        chosen = repairable(self._store) if several is None else [_thread_id({"thread_id": i}) for i in several]
         rules = RepairRules(messages_key, frozenset([unanswered] if isinstance(unanswered, str) else unanswered), idle)
         found: builtins.list[Repair] = []
         for thread_id in chosen:
@@ -708,9 +786,17 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """Async twin of `thread_ids`."""
         return await offload(self.thread_ids)
 
+    async def atimeline(self, thread_id: str, *, turns: int = 20, texts: bool = True) -> Timeline:
+        """Async twin of `timeline`."""
+        return await offload(self.timeline, thread_id, turns=turns, texts=texts)
+
     async def astats(self) -> Stats:
         """Async twin of `stats`."""
         return await offload(self.stats)
+
+    async def asweep(self, *, max_age: float | timedelta | None = None, dry_run: bool = False) -> SweepReport:
+        """Async twin of `sweep`."""
+        return await offload(self.sweep, max_age=max_age, dry_run=dry_run)
 
     async def averify(self) -> builtins.list[Finding]:
         """Async twin of `verify`."""

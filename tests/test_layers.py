@@ -16,8 +16,21 @@ ROOT: Final = Path(__file__).parents[1]
 
 #: Layers from top to bottom, and the modules of each. A module may import every one above it.
 LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "pure": ("errors", "_layout", "_turn", "_records", "_frames", "_sharing", "_encoder", "_decoder", "_finalize"),
+    "pure": (
+        "errors",
+        "_layout",
+        "_turn",
+        "_records",
+        "_frames",
+        "_sharing",
+        "_encoder",
+        "_decoder",
+        "_finalize",
+        "_retention",
+        "_markup",
+    ),
     "files": (
+        "_events",
         "_files",
         "_journal",
         "_turn_log",
@@ -47,12 +60,30 @@ LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
         "_transcript",
         "_evidence",
         "inbox",
+        "_sweep",
+        "_housekeeping",
         "_open_turn",
         "_running",
         "_pending",
         "_repair_files",
         "_repair",
+        "_story",
+        "_timeline",
+        "_sightings",
+        "_shapes",
+        "_columns",
+        "_picture",
+        "_drawing",
+        "display",
         "saver",
+        "_same_values",
+        "_write_calls",
+        "_saver_views",
+        "_thread_copy",
+        "_portable",
+        "_homemade",
+        "migrate",
+        "_migrate_places",
         "_home",
         "_run_ends",
         "_recorder",
@@ -67,6 +98,7 @@ LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
         "_attached",
         "_middleware",
         "guard",
+        "telemetry",
     ),
     "public": ("__init__",),
     "edges": (
@@ -77,6 +109,16 @@ LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
         "_demo_tools",
         "_demo_race",
         "_demo_screen",
+        "_cli_ids",
+        "_cli_values",
+        "_cli_facts",
+        "_cli_conversation",
+        "_cli_stores",
+        "_cli_screen",
+        "_cli_options",
+        "_cli_reading",
+        "_cli_mending",
+        "_cli_moving",
         "cli",
         "__main__",
     ),
@@ -111,7 +153,7 @@ _SYSTEM: Final = frozenset(
     ]
 )
 _LANGGRAPH: Final = frozenset({"langchain_core", "langgraph", "langsmith"})
-_EXTRAS: Final = frozenset({"langchain", "rich", "typer"})
+_EXTRAS: Final = frozenset({"langchain", "opentelemetry", "rich", "typer"})
 
 #: Packages that no module of a layer may import.
 FORBIDDEN: Final[Mapping[str, frozenset[str]]] = {
@@ -125,8 +167,9 @@ FORBIDDEN: Final[Mapping[str, frozenset[str]]] = {
 #: What comes with an extra has modules of its own that may import it.
 ONLY_IN: Final[Mapping[str, tuple[str, ...]]] = {
     "langchain": ("_middleware", "_demo_agent"),
-    "rich": ("_demo_screen",),
-    "typer": ("cli",),
+    "opentelemetry": ("telemetry",),
+    "rich": ("_demo_screen", "_cli_screen"),
+    "typer": ("_cli_options", "_cli_reading", "_cli_mending", "_cli_moving", "cli"),
 }
 
 ORDER: Final = {name: rank for rank, name in enumerate(name for names in LAYERS.values() for name in names)}
@@ -236,7 +279,7 @@ PLANTED = [
     ),
     pytest.param("_files", "import langchain_core", "langchain_core, which the layer", id="framework"),
     pytest.param("saver", "import rich.table", "rich, which the layer 'langgraph'", id="toolkit"),
-    pytest.param("_demo", "import typer", "typer, which only cli may", id="extra"),
+    pytest.param("_demo", "import typer", "typer, which only _cli_options and", id="extra"),
     pytest.param("_new", "", "_new has no layer", id="unlisted"),
     pytest.param("sub.saver", "", "sub.saver has no layer", id="unlisted-subpackage"),
 ]

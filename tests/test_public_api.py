@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 import langgraph_turncheckpoint
-from langgraph_turncheckpoint import Inbox, TurnCheckpointSaver, errors
+from langgraph_turncheckpoint import Inbox, SweepReport, TurnCheckpointSaver, errors
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
         sizes: int = saver.stats().size_bytes + (await saver.astats()).checkpoints
         texts: list[str] = [finding.path + finding.kind + finding.reason for finding in await saver.averify()]
         assert ids == texts == [str(sizes)]
+        swept: SweepReport = saver.sweep(max_age=timedelta(days=30), dry_run=True)
+        problems: tuple[str, ...] = swept.problems + (await saver.asweep(max_age=60.0)).threads
+        kept = TurnCheckpointSaver("x", keep_last=10, max_age=timedelta(days=1))
+        assert (problems, kept) == ((), saver)
+        pictures: str = saver.timeline("1").svg + (await saver.atimeline("1", turns=3, texts=False)).save("x.svg")
+        assert pictures
         saver.cancel_turn("1")
         saver.close_thread("1")
         saver.reopen_thread("1")

@@ -194,6 +194,14 @@ def test_what_is_acknowledged_after_a_kill_survives_a_loss_of_power(step):
     assert [str(finding) for finding in campaign.tally.findings] == []
 
 
+def test_writes_that_wait_for_their_checkpoint_survive_a_kill_and_two_losses_of_power():
+    """S2: nobody can see them meanwhile, and whoever comes next takes them in or leaves them alone."""
+    campaign = Campaign(Size(states=3, every=1_000_000, second=2, successors=3), stop_at=5)
+    campaign.history(1, 1, script((put_writes_before_their_checkpoint,)))
+    assert [str(finding) for finding in campaign.tally.findings] == []
+    assert campaign.tally.second > 5
+
+
 def test_two_writers_of_one_file_leave_it_as_one_of_them_has_written_it():
     """S2: temporary names are unique."""
     meetings = [*races()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -39,6 +40,7 @@ from tests.crash.storm_truth import (
     STUCK,
     TEMPORARIES,
     UNTRUE,
+    Truth,
 )
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are forked and killed by signals")
@@ -70,17 +72,20 @@ def test_an_agent_killed_at_random_instants_goes_on_each_time_and_nothing_is_los
 # --- what the storm has found ---
 
 
-def die_in_a_tool(line: Line, given: Round) -> None:
-    agent = Agent(given)
+def die_when(line: Line, given: Round, text: str, kind: str, count: int) -> None:
+    """A turn that is killed when it says something of a kind for the `count`th time."""
+    agent, left = Agent(given), count
     real = agent._said.say
 
     def say(*what: Any) -> None:
+        nonlocal left
         real(*what)
-        if what[0] == "ended":
+        left -= what[0] == kind
+        if not left:
             os.kill(os.getpid(), signal.SIGKILL)
 
     agent._said.say = say  # type: ignore[method-assign]
-    agent._say("prompt-1")
+    agent._say(text)
 
 
 def update_it(line: Line, given: Round) -> None:
@@ -91,8 +96,11 @@ def update_it(line: Line, given: Round) -> None:
 def go_on_with_it(line: Line, given: Round) -> None:
     agent = Agent(given)
     agent._go_on()
-    history = agent._graph.get_state(agent._config).values["messages"]
-    line.tell([message.content for message in history if isinstance(message, HumanMessage)])
+    line.tell(agent._graph.get_state(agent._config).values["messages"])
+
+
+def said_by_people(history: Any) -> list[Any]:
+    return [message.content for message in history if isinstance(message, HumanMessage)]
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
@@ -100,10 +108,10 @@ def go_on_with_it(line: Line, given: Round) -> None:
 def test_an_update_behind_a_reply_that_a_kill_had_cut_off_is_there_when_the_run_goes_on(tmp_path, way, durability):
     """Under "exit" the reply is only in the journal, and is put back in front of what was said since."""
     given = Round(tmp_path, "t", way, durability, "sync", fsync=False, number=1)
-    with Child(die_in_a_tool, given) as child:
+    with Child(die_when, given, "prompt-1", "ended", 1) as child:
         assert child.end() == -signal.SIGKILL
     assert answers(update_it, given) == "updated"
-    prompt, updated = answers(go_on_with_it, given)
+    prompt, updated = said_by_people(answers(go_on_with_it, given))
     assert prompt == "prompt-1"
     assert updated.startswith("updated-")
 
@@ -140,9 +148,44 @@ def test_a_prompt_that_was_read_anew_after_each_of_several_kills_is_there_once(t
         with Child(die_before_a_second_checkpoint, given, text) as child:
             assert child.end() == -signal.SIGKILL
     assert answers(update_it, given) == "updated"
-    prompt, updated, *_ = answers(go_on_with_it, given)
+    prompt, updated, *_ = said_by_people(answers(go_on_with_it, given))
     assert prompt == "prompt-1"
     assert updated.startswith("updated-")
+
+
+@pytest.mark.parametrize("prompts", [1, 2])
+@pytest.mark.parametrize("way", WAYS)
+def test_all_replies_and_results_that_only_journals_hold_are_there_when_the_run_goes_on(tmp_path, way, prompts):
+    """Two steps of one turn, and a later turn's first: none of them had reached a checkpoint."""
+    given = Round(tmp_path, "t", way, "exit", "sync", fsync=False, number=1)
+    assert answers(update_it, given) == "updated"
+    deaths = [("prompt-1", "asked", 3), ("prompt-2", "result", 1)]
+    for text, kind, count in deaths[:prompts]:
+        with Child(die_when, given, text, kind, count) as child:
+            assert child.end() == -signal.SIGKILL
+    history = answers(go_on_with_it, given)
+    truth = Truth()
+    assert list(truth.learn(given)) == []
+    told = [message.content for message in history]
+    said = [json.loads(line) for line in given.said.read_text().splitlines()]
+    results = dict(what[1:] for what in said if what[0] == "result")
+    assert len(results) >= 2 + 2 * prompts
+    assert [result for result in results.values() if told.count(result) != 1] == []
+    assert [text for text in told if str(text).startswith("prompt-")] == ["prompt-1", "prompt-2"][:prompts]
+
+
+@pytest.mark.parametrize("durability", ["sync", "async"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_goes_on_behind_a_new_message_that_died_while_it_put_the_calls_before_it_in_order(
+    tmp_path, way, durability
+):
+    """Some of the parallel calls were finished; that much is stored, and the model is next."""
+    given = Round(tmp_path, "t", way, durability, "sync", fsync=False, number=1)
+    for text, kind, count in [("prompt-1", "result", 4), ("prompt-2", "checkpoint", 1)]:
+        with Child(die_when, given, text, kind, count) as child:
+            assert child.end() == -signal.SIGKILL
+    answers(go_on_with_it, given)
+    assert list(Truth().learn(given)) == []
 
 
 # --- broken versions; those that are wrong for a moment only make that moment longer ---

@@ -15,10 +15,7 @@ from langgraph_turncheckpoint.errors import TurnCheckpointError
 from tests.crash.disk.contents import Contents, Key, in_order, key_of
 from tests.crash.disk.invariants import Asked, own_tokens
 from tests.crash.disk.looks import Look, look_at
-from tests.crash.disk.operations import World, checkpoint_id, config_of
-
-#: Above every number that a history uses.
-LATER: Final = 90_000
+from tests.crash.disk.world import AT_LAST, World, checkpoint_id, config_of
 
 CLOSED: Final = "a closed thread stays closed"
 DELETED: Final = "deleted stays deleted"
@@ -37,7 +34,7 @@ Broken = tuple[str, str]
 
 def the_store_works(root: str, look: Look, asked: Asked, thread: str, *, fsync: bool) -> Iterator[Broken]:
     """Use a thread again, as whoever comes next does."""
-    world = World(root, Contents(items=dict(look.items)), fsync=fsync, dice=random.Random(0), first=LATER)
+    world = World(root, Contents(items=dict(look.items)), fsync=fsync, dice=random.Random(0), first=AT_LAST)
     found = list[Broken]()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,11 +21,15 @@ from tests.crash.disk.contents import Contents, Journal, Key, Place, Writes
 from tests.crash.disk.filesystem import Crash, Disk, Tree, killed_states, states_of
 from tests.crash.disk.invariants import INVARIANTS, Asked, name_of
 from tests.crash.disk.looks import Look, look_at
-from tests.crash.disk.operations import OPERATIONS, THREADS, Operation, World
+from tests.crash.disk.operations import OPERATIONS, Operation, put_the_checkpoint_that_writes_wait_for
 from tests.crash.disk.recording import Recorder, directory, lay_out, recorded
+from tests.crash.disk.world import AFTER_A_FAILURE, AFTER_A_KILL, THREADS, World
 
 #: Whose tokens a look cannot tell.
 _ALL: Final = frozenset(THREADS)
+
+#: Where in an operation the last crash was: what is asked there is the same all through it.
+_LAST_POINT: Final = re.compile(r"(, call \d+)?, state \d+$")
 
 #: What comes after a killed process, and is acknowledged before the power goes.
 SECOND_OPERATIONS: Final = tuple(
@@ -250,8 +255,8 @@ class Campaign:
                 lay_out(again.live.paths(), root)
                 asked = Asked(step.before, (step.after,), step.operation.is_atomic, keeps_all=True)
                 self._report(look, asked, where, "")
-                found = _found(look, step.before, step.after)
-                script, other, first = dice.choices(SECOND_OPERATIONS, k=6), dice, 50_000
+                found = _found(look, asked)
+                script, other, first = dice.choices(SECOND_OPERATIONS, k=6), dice, AFTER_A_KILL
                 limit = dice.choice((1, 1, 2))
                 if step.operation in SECOND_OPERATIONS and dice.random() < 0.4:
                     # The same once more, as by a client that got no answer.
@@ -274,7 +279,7 @@ class Campaign:
     def _judge(self, crash: Crash, asked: Asked, place: str, *, is_second: bool = False) -> None:
         self.tally.states += 1
         key = hashlib.blake2b(crash.digest(), digest_size=16)
-        key.update(repr((place.partition(", state")[0].partition(", call")[0], len(asked.maybe))).encode())
+        key.update(repr((_LAST_POINT.sub("", place), len(asked.maybe))).encode())
         if key.digest() in self._seen:
             return
         self._seen.add(key.digest())
@@ -289,29 +294,31 @@ class Campaign:
             for invariant, wrong in the_store_works(root, look, asked, thread, fsync=self.fsync):
                 self.tally.findings.append(Finding(invariant, place, wrong, crash.told()))
         if not is_second and self.fsync and not self.tally.opened % self.size.second and not asked.is_torn:
-            self._crash_again(crash, look, place)
+            self._crash_again(crash, look, asked, place)
 
     def _report(self, look: Look, asked: Asked, place: str, lost: str) -> None:
         for invariant in INVARIANTS:
             for wrong in invariant(look, asked):
                 self.tally.findings.append(Finding(name_of(invariant), place, wrong, lost))
 
-    def _crash_again(self, crash: Crash, look: Look, place: str) -> None:
+    def _crash_again(self, crash: Crash, look: Look, asked: Asked, place: str) -> None:
         """The power fails again, while the next process uses what the first failure has left."""
         self.tally.second += 1
         dice = random.Random(place)
         with directory() as root:
             lay_out(crash.paths, root)
             tree = _as_tree(crash.paths)
-            script = [OPERATIONS[0], *dice.choices(OPERATIONS, k=4)]
-            disk, done = self._record(root, Disk(tree), _found(look), dice, script, first=50_000, limit=2)
+            script, found = [OPERATIONS[0], *dice.choices(OPERATIONS, k=4)], _found(look, asked)
+            if found.early() and dice.random() < 0.5:
+                script.insert(0, Operation(put_the_checkpoint_that_writes_wait_for))
+            disk, done = self._record(root, Disk(tree), found, dice, script, first=AFTER_A_FAILURE, limit=2)
         for one in done:
             for position, certain, pending in disk.upto(one.end).points(one.begin):
                 is_last = position == one.end
-                asked = Asked(one.after) if is_last else Asked(one.before, (one.after,), one.operation.is_atomic)
+                then = Asked(one.after) if is_last else Asked(one.before, (one.after,), one.operation.is_atomic)
                 where = f"{place}, then {one.operation.name}, call {position - one.begin}"
                 for number, again in enumerate(states_of(certain, pending, bound=6, seed=where)):
-                    self._judge(again, asked, f"{where}, state {number}", is_second=True)
+                    self._judge(again, then, f"{where}, state {number}", is_second=True)
 
 
 def _drawn(dice: random.Random) -> Iterator[Operation]:
@@ -334,18 +341,20 @@ def _as_tree(paths: dict[str, bytes | None]) -> Tree:
     return tree
 
 
-def _found(look: Look, before: Contents | None = None, after: Contents | None = None) -> Contents:
+def _found(look: Look, asked: Asked) -> Contents:
     """What a process finds that comes after a crash.
 
     Args:
-        look: What is seen.
-        before: What was acknowledged to the process that was killed; `None` where all that is seen is on the disk.
-        after: What would have been there if it had come to its end. Writes that wait for their checkpoint cannot be
-            seen: they are known only where it would not have touched them.
+        look: What is seen. All of it is on the disk, unless only a process was killed.
+        asked: What the crash had to leave. Writes that wait for their checkpoint cannot be seen: they are known only
+            where they were acknowledged, and what was under way would not have touched them.
     """
-    writes: dict[Place, Writes] = {}
-    if before is not None and after is not None:
-        writes.update({p: before.writes[p] for p in before.early() if before.writes[p] == after.writes.get(p)})
+    before = asked.now
+    writes: dict[Place, Writes] = {
+        place: before.writes[place]
+        for place in before.early()
+        if all(before.writes[place] == other.writes.get(place) for other in asked.maybe)
+    }
     for key, found in look.items.items():
         if key[0] == "writes":
             counts: Counter[str] = Counter()
@@ -357,8 +366,8 @@ def _found(look: Look, before: Contents | None = None, after: Contents | None = 
             writes[cast(Place, key[1:])] = entries
     items = {key: value for key, value in look.items.items() if key[0] != "writes"}
     journals = {key: Journal(records, len(records)) for key, records in look.journals.items()}
-    if before is None:
-        return Contents(items, writes, look.tokens, look.tokens, {}, journals, _ALL)
+    if not asked.keeps_all:
+        return Contents(items, writes, look.tokens, look.tokens, before.deleted, journals, _ALL)
     known = {key: before.journals.get(key, journal._replace(certain=0)) for key, journal in journals.items()}
     return Contents(items, writes, before.certain, look.tokens, before.deleted, {**before.journals, **known}, _ALL)
 

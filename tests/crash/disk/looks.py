@@ -12,7 +12,7 @@ from langgraph_turncheckpoint._journal import journal_path, journal_tokens, read
 from langgraph_turncheckpoint._transcript import decode_records
 from langgraph_turncheckpoint.errors import DamageWarning, TurnCheckpointError
 from tests.crash.disk.contents import Key, key_of
-from tests.crash.disk.operations import NAMESPACES, THREADS, config_of, plain
+from tests.crash.disk.world import NAMESPACES, THREADS, config_of, plain
 
 T = TypeVar("T")
 

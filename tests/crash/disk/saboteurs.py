@@ -20,6 +20,7 @@ from langgraph_turncheckpoint import (
 )
 from langgraph_turncheckpoint import _files as files_module
 from langgraph_turncheckpoint import _transcript as kinds
+from langgraph_turncheckpoint._layout import CHECKPOINT_SUFFIX, EARLY_SUFFIX
 from tests.crash.disk import operations as o
 from tests.crash.disk.operations import OPERATIONS, Operation
 
@@ -226,6 +227,21 @@ def removals_not_synced() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def early_writes_removed_first() -> Iterator[None]:
+    """Writes that came before their checkpoint lose their file before the checkpoint that takes them in is there."""
+    real = _checkpoint_files.NamespaceFiles._replace
+
+    def replace(self: Any, path: str, data: bytes) -> None:
+        stem, _, suffix = path.rpartition(".")
+        if f".{suffix}" == CHECKPOINT_SUFFIX:
+            _files.remove_file(stem + EARLY_SUFFIX)
+        real(self, path, data)
+
+    with _patched((_checkpoint_files.NamespaceFiles, "_replace", replace)):
+        yield
+
+
 _BY_STEP: Final = {operation.step: operation for operation in OPERATIONS}
 
 
@@ -303,5 +319,11 @@ SABOTEURS: Final = (
         (o.put_a_checkpoint, o.put_a_checkpoint, o.delete_what_a_run_wrote),
         frozenset({"nothing comes back or from nowhere"}),
         skipped=2,
+    ),
+    Saboteur(
+        early_writes_removed_first,
+        (o.put_writes_before_their_checkpoint, o.put_the_checkpoint_that_writes_wait_for),
+        frozenset({"writes before their checkpoint are there"}),
+        skipped=1,
     ),
 )

@@ -1,0 +1,361 @@
+"""What the reading commands say, as plain records put together from the store. Nothing is printed here, nothing is
+written, and no graph is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from langchain_core.messages import BaseMessage
+
+from . import _files, _turns
+from ._checkpoint_files import NamespaceFiles
+from ._cli_values import Unfamiliar
+from ._loading import LoadedFile
+from ._repair import RESUME
+from ._store import Store
+from ._thread_files import ThreadFiles
+from ._turn import Cause, LedgerState, TurnState
+from .errors import DamagedCheckpointError, RefusedValueError, UnknownFormatError
+
+_NEXT: Final = "branch:to:"
+_TASKS: Final = "__pregel_tasks"
+_INPUT: Final = "__start__"
+_INTERRUPT: Final = "__interrupt__"
+#: Channels of LangGraph's own.
+INNER: Final = ("branch:", "join:", "__")
+
+_UUID_EPOCH: Final = datetime(1582, 10, 15, tzinfo=timezone.utc)
+#: Why a checkpoint cannot be read.
+UNREADABLE: Final = (DamagedCheckpointError, UnknownFormatError, RefusedValueError)
+
+
+class Left(NamedTuple):
+    """What a checkpoint leaves to do.
+
+    Attributes:
+        nodes: The nodes that come next; none once the graph is at its end.
+        waiting: Whether a person is asked first.
+    """
+
+    nodes: list[str]
+    waiting: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLine:
+    """One thread in a list.
+
+    Attributes:
+        thread_id: The thread.
+        state: How its last turn ended; "unknown" for a plain run, whose end nobody announces.
+        cause: Why, if before its work was done.
+        interrupted: Whether it was cut off in its work, as far as that can be told.
+        waiting: Whether a person is asked; `None` if the newest checkpoint cannot be read.
+        next: The nodes that would go on; `None` if the newest checkpoint cannot be read.
+        closed: Whether it refuses new runs.
+        turns: How many turns there were.
+        checkpoints: How many checkpoints there are, over all namespaces.
+        updated_at: When the newest one was made.
+        size_bytes: Of all its files.
+    """
+
+    thread_id: str
+    state: TurnState
+    cause: Cause | None
+    interrupted: bool
+    waiting: bool | None
+    next: list[str] | None
+    closed: bool
+    turns: int
+    checkpoints: int
+    updated_at: datetime | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLine:
+    """One checkpoint in a history; fields that come from inside it are `None` if it cannot be read.
+
+    Attributes:
+        checkpoint_id: Its id.
+        namespace: Its namespace; empty for the root graph.
+        parent_id: Its parent.
+        created_at: When it was made.
+        turn: The token of the turn that wrote it; `None` outside any.
+        step: LangGraph's number of the super-step.
+        source: LangGraph's word for where it comes from: "input", "loop", "update" or "fork".
+        ran: The nodes that ran for it.
+        changed: The channels of the state that differ in version from its parent's.
+        next: The nodes that come next.
+        writes: How many writes wait on it.
+        size_bytes: Of its file; what it shares with others is in theirs.
+        damage: What is wrong with it, or `None`.
+    """
+
+    checkpoint_id: str
+    namespace: str
+    parent_id: str | None
+    created_at: datetime | None
+    turn: int | None
+    step: int | None
+    source: str | None
+    ran: list[str] | None
+    changed: list[str] | None
+    next: list[str] | None
+    writes: int | None
+    size_bytes: int
+    damage: str | None
+
+
+# --- threads ---
+
+
+def created_at(checkpoint_id: str) -> datetime | None:
+    """When a checkpoint was made, by its id; `None` where the id does not tell."""
+    try:
+        found = UUID(checkpoint_id)
+    except ValueError:
+        return None
+    if found.version != 6:
+        return None
+    number = found.int
+    ticks = (number >> 80) << 12 | (number >> 64) & 0x0FFF
+    return _UUID_EPOCH + timedelta(microseconds=ticks // 10)
+
+
+def newest_at(store: Store, thread_id: str) -> float:
+    """When a thread's newest checkpoint was made, in seconds since 1970, from names alone."""
+    thread = store.thread(thread_id)
+    found = [head for files in thread.unnamed_namespaces(_state(thread)) if (head := files.head_id())]
+    moments = [moment for head in found if (moment := created_at(head)) is not None]
+    return max(moments).timestamp() if moments else _modified(thread.ledger.path)
+
+
+def thread_line(store: Store, thread_id: str) -> ThreadLine:
+    """What is to be said of one thread. One checkpoint's head is read, and no value."""
+    thread = store.thread(thread_id)
+    state = _state(thread)
+    turns, _ = _turns.logged_turns(thread, state)
+    left = _left_of_head(store, thread.namespace(state, ""))
+    last: TurnState = turns[0].state if turns else "unknown"
+    cut_off = last == "unknown" and left is not None and bool(left.nodes) and not left.waiting
+    newest = newest_at(store, thread_id)
+    return ThreadLine(
+        thread_id=thread_id,
+        state=last,
+        cause=turns[0].cause if turns else None,
+        interrupted=last == "interrupted" or cut_off,
+        waiting=None if left is None else left.waiting,
+        next=None if left is None else left.nodes,
+        closed=state.closed,
+        turns=len(turns),
+        checkpoints=sum(1 for files in thread.unnamed_namespaces(state) for _ in files.ids()),
+        updated_at=datetime.fromtimestamp(newest, timezone.utc) if newest else None,
+        size_bytes=sum(_files.file_sizes(thread.path)),
+    )
+
+
+def _left_of_head(store: Store, files: NamespaceFiles) -> Left | None:
+    for checkpoint_id in files.ids():
+        try:
+            file = store.file(files, checkpoint_id)
+            if file is not None:
+                return left_of(file)
+        except DamagedCheckpointError:
+            continue
+        except (UnknownFormatError, RefusedValueError):
+            return None
+    return None
+
+
+def left_of(file: LoadedFile) -> Left:
+    """What a checkpoint leaves to do."""
+    head = file.head()
+    channels = {channel for _, channel, _ in file.writes({_INTERRUPT, RESUME})}
+    nodes = [name.removeprefix(_NEXT) for name in head.channels if name.startswith(_NEXT)]
+    if _TASKS in head.channels:
+        tasks = file.value(head, _TASKS)
+        nodes += [str(getattr(task, "node", "?")) for task in (tasks if isinstance(tasks, (list, tuple)) else ())]
+    if _INPUT in head.channels:
+        nodes.append(_INPUT)
+    return Left(sorted(set(nodes)), _INTERRUPT in channels and RESUME not in channels)
+
+
+def _state(thread: ThreadFiles) -> LedgerState:
+    return thread.ledger.read() or LedgerState()
+
+
+def _modified(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+# --- checkpoints ---
+
+
+def namespace_files(store: Store, thread_id: str, namespace: str | None) -> list[tuple[str, NamespaceFiles]]:
+    """The namespaces of a thread, or the one of this name."""
+    thread = store.thread(thread_id)
+    state = _state(thread)
+    if namespace is not None:
+        return [(namespace, thread.namespace(state, namespace))]
+    return thread.namespaces(state)
+
+
+def checkpoint_lines(store: Store, thread_id: str, namespace: str | None) -> Iterator[CheckpointLine]:
+    """Every checkpoint of a thread, newest first."""
+    places = [
+        (checkpoint_id, name, files)
+        for name, files in namespace_files(store, thread_id, namespace)
+        for checkpoint_id in files.ids()
+    ]
+    for checkpoint_id, name, files in sorted(places, key=lambda place: place[0], reverse=True):
+        yield _checkpoint_line(store, name, files, checkpoint_id)
+
+
+def _checkpoint_line(store: Store, namespace: str, files: NamespaceFiles, checkpoint_id: str) -> CheckpointLine:
+    path = files.file(checkpoint_id)
+    size = os.stat(path).st_size if os.path.exists(path) else 0
+    damage, parent_id, token = None, None, None
+    metadata: Mapping[str, Any] = {}
+    ran = changed = next_nodes = writes = None
+    try:
+        file = store.file(files, checkpoint_id)
+        if file is not None:
+            parent_id, token = file.parent_id, file.token
+            head = file.head()
+            metadata = head.metadata
+            before = _head_checkpoint(store, files, parent_id)
+            ran, changed = _steps_between(before, head.checkpoint)
+            next_nodes, writes = left_of(file).nodes, len(file.writes())
+            damage = file.image.damage or None
+    except UNREADABLE as error:
+        damage = getattr(error, "reason", None) or str(error)
+    return CheckpointLine(
+        checkpoint_id=checkpoint_id,
+        namespace=namespace,
+        parent_id=parent_id,
+        created_at=created_at(checkpoint_id),
+        turn=token or None,
+        step=metadata.get("step"),
+        source=metadata.get("source"),
+        ran=ran,
+        changed=changed,
+        next=next_nodes,
+        writes=writes,
+        size_bytes=size,
+        damage=damage,
+    )
+
+
+def _head_checkpoint(store: Store, files: NamespaceFiles, checkpoint_id: str | None) -> Mapping[str, Any]:
+    try:
+        file = store.file(files, checkpoint_id)
+        return {} if file is None else file.head().checkpoint
+    except UNREADABLE:
+        return {}
+
+
+def _steps_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The nodes that ran between two checkpoints, and the channels that have another version."""
+    seen, versions = before.get("versions_seen") or {}, before.get("channel_versions") or {}
+    ran = [node for node, each in (after.get("versions_seen") or {}).items() if each != seen.get(node)]
+    now = after.get("channel_versions") or {}
+    changed = [channel for channel, version in now.items() if version != versions.get(channel)]
+    return (
+        sorted(node for node in ran if not node.startswith("__")),
+        sorted(channel for channel in changed if not channel.startswith(INNER)),
+    )
+
+
+# --- differences ---
+
+
+class Difference(NamedTuple):
+    """How one channel differs between two checkpoints.
+
+    Attributes:
+        channel: The channel.
+        kind: "added", "removed" or "changed".
+        before: Its value in the first; `None` where it is not there.
+        after: Its value in the second.
+        messages: Of lists of messages, the differences message by message.
+    """
+
+    channel: str
+    kind: str
+    before: Any
+    after: Any
+    messages: list[MessageDifference] | None
+
+
+class MessageDifference(NamedTuple):
+    """How one message differs.
+
+    Attributes:
+        kind: "added", "removed" or "changed".
+        position: Where it is in the second list, or was in the first.
+        before: The message in the first.
+        after: The message in the second.
+    """
+
+    kind: str
+    position: int
+    before: Any
+    after: Any
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:
+    """The channels whose values differ, in order of their names; what is LangGraph's own is left out."""
+    found = []
+    for channel in sorted({*before, *after}):
+        if channel.startswith(INNER):
+            continue
+        old, new = before.get(channel), after.get(channel)
+        if channel not in before or channel not in after:
+            kind = "added" if channel not in before else "removed"
+            only = new if kind == "added" else old
+            several = _message_differences([], new) if kind == "added" else _message_differences(old, [])
+            found.append(Difference(channel, kind, old, new, several if _is_messages(only) else None))
+        elif not _is_same(old, new):
+            messages = _message_differences(old, new) if _is_messages(old) and _is_messages(new) else None
+            found.append(Difference(channel, "changed", old, new, messages))
+    return found
+
+
+def _is_messages(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(each, BaseMessage) for each in value)
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    try:
+        return bool(type(old) is type(new) and old == new) or (isinstance(old, Unfamiliar) and old == new)
+    except Exception:  # noqa: BLE001 - arrays and the like compare as they please
+        return repr(old) == repr(new)
+
+
+def _message_differences(old: Any, new: Any) -> list[MessageDifference]:
+    if not (_is_messages(old) and _is_messages(new)):
+        return []
+    known = {_key(message, place): (place, message) for place, message in enumerate(old)}
+    here = {_key(message, place) for place, message in enumerate(new)}
+    found = [MessageDifference("removed", p, m, None) for key, (p, m) in known.items() if key not in here]
+    for place, message in enumerate(new):
+        before = known.get(_key(message, place))
+        if before is None:
+            found.append(MessageDifference("added", place, None, message))
+        elif not _is_same(before[1], message):
+            found.append(MessageDifference("changed", place, before[1], message))
+    return found
+
+
+def _key(message: BaseMessage, place: int) -> str:
+    return message.id or f"#{place}"

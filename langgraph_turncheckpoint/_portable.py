@@ -1,0 +1,425 @@
+"""A thread as one file that any saver can take in: `export_thread` and `import_thread`.
+
+The file is JSON Lines: a header, one line per checkpoint with parents first, and a trailer with their number and a
+checksum. A value stands there as JSON where JSON can say it exactly, or else in LangGraph's msgpack, in base64. Nothing
+in it is ever unpickled, and it may name no class but one of data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import errno
+import hashlib
+import importlib
+import json
+import math
+import os
+import secrets
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any, Final, cast
+
+import ormsgpack
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from . import _files
+from ._offload import offload
+from ._same_values import Key, Seen, key_of, look_alike, parent_of, seen
+from ._saver_views import blocking, check_outside_loop, view_of
+from ._serde import ValueCodec, check_payload
+from ._thread_copy import ThreadCopy, ThreadReport, named, parents_first, scan
+from ._write_calls import WriteKey
+from .errors import (
+    ForeignFileError,
+    MigrationError,
+    RefusedValueError,
+    SourceChangedError,
+    StorageError,
+    UnknownFormatError,
+)
+
+FORMAT: Final = "turncheckpoint-thread"
+VERSION: Final = 1
+
+_CREATED_BY: Final = "langgraph-turncheckpoint"
+_LARGEST: Final = 1 << 63
+_CONSTRUCTOR_CODES: Final = frozenset({0, 1, 2, 3, 4, 5})
+
+
+class PortableSerializer(JsonPlusSerializer):
+    """LangGraph's serializer, which refuses what it would otherwise give back as something else.
+
+    By default a class that cannot be imported comes back as plain data, without a word. A copy of that would have lost
+    it for good.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(allowed_msgpack_modules=True)
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """The value.
+
+        Raises:
+            MigrationError: It is of a class that cannot be imported here.
+            RefusedValueError: It names something that is no class of data.
+        """
+        if data[0] == "msgpack":
+            _check_resolvable(data[1])
+            check_payload(data[1])
+        return super().loads_typed(data)
+
+
+def unresolved_error(name: str) -> MigrationError:
+    """The error for a class that cannot be imported."""
+    where = name.rpartition(".")[0] or name
+    return MigrationError(
+        f"a value is a {name}, which cannot be imported here, and the copy would hold plain data in its place. Run it "
+        f"where the app runs, so that {where} can be imported (PYTHONPATH=...)"
+    )
+
+
+def _check_resolvable(data: bytes) -> None:
+    names: set[tuple[str, str]] = set()
+
+    def hook(code: int, packed: bytes) -> None:
+        found = ormsgpack.unpackb(packed, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
+        if code in _CONSTRUCTOR_CODES and type(found) is list and len(found) > 1 and type(found[0]) is str:
+            names.add((found[0], str(found[1])))
+
+    ormsgpack.unpackb(data, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
+    for module, name in sorted(names - SAFE_MSGPACK_TYPES):
+        try:
+            getattr(importlib.import_module(module), name)
+        except Exception:  # noqa: BLE001 - importing a module may fail in any way
+            raise unresolved_error(f"{module}.{name}") from None
+
+
+# --- values ---
+
+
+def encode_value(name: str, value: Any) -> dict[str, Any]:
+    """A value, tagged with how it is written.
+
+    Raises:
+        UnserializableValueError: LangGraph's serializer cannot write it; names channel and path.
+    """
+    if _is_json(value):
+        return {"json": value}
+    try:
+        tag, data = _SERDE.dumps_typed(value)
+    except Exception:  # noqa: BLE001 - it says what in the value is to blame
+        raise ValueCodec(JsonPlusSerializer()).explain(name, value) from None
+    return {tag: base64.b64encode(data).decode("ascii")}
+
+
+def decode_value(tagged: Any) -> Any:
+    """The value again.
+
+    Raises:
+        RefusedValueError: It is tagged with what is never loaded, or names something that is no class of data.
+        MigrationError: It is of a class that cannot be imported here.
+        ValueError: It is no value.
+    """
+    if not isinstance(tagged, dict) or len(tagged) != 1:
+        raise ValueError("a value without its tag")
+    ((tag, text),) = tagged.items()
+    if tag == "json":
+        return text
+    if tag not in ("msgpack", "bytes", "bytearray", "null") or not isinstance(text, str):
+        raise RefusedValueError(f"a value tagged {tag!r:.40}", "only JSON and msgpack are ever loaded")
+    return _SERDE.loads_typed((tag, base64.b64decode(text, validate=True)))
+
+
+_SERDE: Final = PortableSerializer()
+
+
+def _is_json(value: Any) -> bool:
+    kind = type(value)
+    if value is None or kind is bool or kind is str:
+        return True
+    if kind is int:
+        return -_LARGEST <= value < _LARGEST
+    if kind is float:
+        return math.isfinite(value)
+    if kind is list:
+        return all(map(_is_json, cast("list[Any]", value)))
+    return bool(kind is dict and all(type(key) is str for key in value) and all(map(_is_json, value.values())))
+
+
+# --- out ---
+
+
+def export_thread(
+    saver: BaseCheckpointSaver[Any], thread_id: str, path: str | os.PathLike[str], *, overwrite: bool = False
+) -> int:
+    """Write a thread to a file. The file is there wholly or not at all, and durable on return.
+
+    Values are written as they are read: with an encrypting serde the file holds them in the clear, for its owner only
+    (mode 0600). What did not change since the parent checkpoint is not repeated.
+
+    Args:
+        saver: Any saver; it is only read.
+        thread_id: The thread.
+        path: The file.
+        overwrite: Whether it may take the place of another one.
+
+    Returns:
+        How many checkpoints were written.
+
+    Raises:
+        MigrationError: There is no such thread, or it cannot be read.
+        SourceChangedError: It was written to meanwhile. No file was written.
+        UnserializableValueError: LangGraph's serializer cannot write a value. No file was written.
+        StorageError: The file is there already, or the system refused. No file was written.
+    """
+    check_outside_loop(saver)
+    target = os.path.abspath(os.fspath(path))
+    if not overwrite and _files.exists(target):
+        raise StorageError(errno.EEXIST, "there is such a file already; pass overwrite=True to replace it", target)
+    view = view_of(saver)
+    thread = scan(view, thread_id)
+    if not thread:
+        raise MigrationError("there is no such thread", thread_id)
+    temporary = f"{target}.{secrets.token_hex(4)}.tmp"
+    try:
+        with _created(temporary) as file:
+            digest = hashlib.sha256()
+            lines = _lines(view, thread_id, thread)
+            for line in lines:
+                data = _packed(line)
+                digest.update(data)
+                file.write(data)
+            file.write(_packed({"checkpoints": len(thread), "sha256": digest.hexdigest()}))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        _files.sync_directory(os.path.dirname(target))
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        if isinstance(error, OSError) and not isinstance(error, StorageError):
+            raise _files.storage_error(error, target) from error
+        raise
+    return len(thread)
+
+
+async def aexport_thread(
+    saver: BaseCheckpointSaver[Any], thread_id: str, path: str | os.PathLike[str], *, overwrite: bool = False
+) -> int:
+    """Async twin of `export_thread`."""
+    saver = blocking(saver, asyncio.get_running_loop())
+    return await offload(export_thread, saver, thread_id, path, overwrite=overwrite)
+
+
+def _created(path: str) -> IO[bytes]:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, _files.FILE_MODE), "wb")
+
+
+def _packed(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+
+
+def _lines(view: Any, thread_id: str, thread: Mapping[Key, Seen]) -> Iterator[dict[str, Any]]:
+    yield {"format": FORMAT, "version": VERSION, "thread_id": thread_id, "created_by": _CREATED_BY}
+    for key in parents_first(thread, thread):
+        found = view.tuple_at(thread_id, key)
+        if found is None or not look_alike(thread[key], seen(found)):
+            raise SourceChangedError(f"checkpoint {named(key)} changed while it was exported; try again", thread_id)
+        yield _line(found, thread, view.write_keys(thread_id, key))
+
+
+def _line(found: CheckpointTuple, thread: Mapping[Key, Seen], keys: Sequence[WriteKey] | None) -> dict[str, Any]:
+    key, parent_id = key_of(found), parent_of(found)
+    this, parent = thread[key], thread.get((key[0], parent_id or ""))
+    values = found.checkpoint["channel_values"]
+    unchanged = [
+        channel
+        for channel in values
+        if parent is not None and this.values[channel] and parent.values.get(channel) == this.values[channel]
+    ]
+    rest = {name: value for name, value in found.checkpoint.items() if name != "channel_values"}
+    return {
+        "checkpoint_ns": key[0],
+        "checkpoint_id": key[1],
+        "parent_id": parent_id,
+        "checkpoint": encode_value("checkpoint", rest),
+        "metadata": encode_value("metadata", dict(found.metadata)),
+        "values": {name: encode_value(name, value) for name, value in values.items() if name not in unchanged},
+        "unchanged": unchanged,
+        "writes": [[task, name, encode_value(name, value)] for task, name, value in found.pending_writes or ()],
+        "write_keys": None if keys is None else [list(each) for each in sorted(keys)],
+    }
+
+
+# --- in ---
+
+
+def import_thread(
+    path: str | os.PathLike[str],
+    saver: BaseCheckpointSaver[Any],
+    *,
+    thread_id: str | None = None,
+    verify: bool = True,
+    restore_deleted: bool = False,
+) -> ThreadReport:
+    """Take in a thread that `export_thread` wrote. Once it is there, a second call changes nothing.
+
+    The whole file is checked before anything is stored.
+
+    Args:
+        path: The file.
+        saver: Where it goes.
+        thread_id: Another id for it.
+        verify: Whether to read everything again and to compare it.
+        restore_deleted: Whether a thread that the destination has deleted may come back.
+
+    Raises:
+        ForeignFileError: The file is cut short, changed, or of another kind. Nothing was stored.
+        UnknownFormatError: It is of a newer format. Nothing was stored.
+        RefusedValueError: A value asks for what loading must never do.
+        MigrationError: It could not be stored; see `migrate`.
+        StorageError: The file cannot be read.
+    """
+    check_outside_loop(saver)
+    file = PortableFile(os.path.abspath(os.fspath(path)))
+    destination = view_of(saver)
+    copy = ThreadCopy(file, file.thread_id, destination, thread_id or file.thread_id, stop=threading.Event())
+    return copy.run(lambda _done, _total: None, verify=verify, restore_deleted=restore_deleted)
+
+
+async def aimport_thread(
+    path: str | os.PathLike[str],
+    saver: BaseCheckpointSaver[Any],
+    *,
+    thread_id: str | None = None,
+    verify: bool = True,
+    restore_deleted: bool = False,
+) -> ThreadReport:
+    """Async twin of `import_thread`."""
+    saver = blocking(saver, asyncio.get_running_loop())
+    return await offload(
+        import_thread, path, saver, thread_id=thread_id, verify=verify, restore_deleted=restore_deleted
+    )
+
+
+class PortableFile:
+    """An exported thread, checked, in the part of a source.
+
+    Raises:
+        ForeignFileError: See `import_thread`.
+        UnknownFormatError: See `import_thread`.
+    """
+
+    counts_threads = True
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        data = _files.read_file(path)
+        if data is None:
+            raise StorageError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        lines = data.splitlines(keepends=True)
+        self.thread_id = self._header(lines)
+        self._check_trailer(lines)
+        self._lines: dict[Key, tuple[int, dict[str, Any]]] = {}
+        for number, line in enumerate(lines[1:-1], 2):
+            self._add(number, self._parsed(number, line))
+
+    def _error(self, number: int, reason: str) -> ForeignFileError:
+        return ForeignFileError(self._path, f"line {number}", reason)
+
+    def _parsed(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            parsed = json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._error(number, "is no JSON; the file is cut short or was changed") from None
+        if not isinstance(parsed, dict):
+            raise self._error(number, "is no JSON object")
+        return parsed
+
+    def _header(self, lines: list[bytes]) -> str:
+        if not lines:
+            raise ForeignFileError(self._path, "", "the file is empty")
+        try:
+            header = json.loads(lines[0])
+            is_ours = header["format"] == FORMAT
+            version, thread_id = int(header["version"]), header["thread_id"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            is_ours, version, thread_id = False, 0, ""
+        if not is_ours or not isinstance(thread_id, str):
+            raise self._error(1, "is not the header of an exported thread")
+        if version > VERSION:
+            raise UnknownFormatError(self._path, version, VERSION)
+        return thread_id
+
+    def _check_trailer(self, lines: list[bytes]) -> None:
+        trailer = self._parsed(len(lines), lines[-1]) if len(lines) > 1 else {}
+        if "sha256" not in trailer or not lines[-1].endswith(b"\n"):
+            raise ForeignFileError(self._path, "", "the file is cut short: its last line is not the trailer")
+        digest = hashlib.sha256(b"".join(lines[:-1])).hexdigest()
+        if trailer["sha256"] != digest or trailer.get("checkpoints") != len(lines) - 2:
+            raise ForeignFileError(self._path, "", "the checksum does not fit: the file was changed")
+
+    def _add(self, number: int, line: dict[str, Any]) -> None:
+        try:
+            key = line["checkpoint_ns"], line["checkpoint_id"]
+            parent = self._lines.get((key[0], line["parent_id"] or ""))
+            values = dict(line["values"])
+            inherited = parent[1]["values"] if parent is not None else {}
+            values |= {channel: inherited[channel] for channel in line["unchanged"]}  # one object for both
+            writes = [(str(task), str(channel), value) for task, channel, value in line["writes"]]
+            keys = None if line["write_keys"] is None else [WriteKey(*each) for each in line["write_keys"]]
+        except (KeyError, TypeError, ValueError):
+            raise self._error(number, "is no checkpoint") from None
+        if key in self._lines or not all(isinstance(part, str) for part in key):
+            raise self._error(number, "is no checkpoint of its own")
+        self._lines[key] = number, {**line, "values": values, "writes": writes, "write_keys": keys}
+
+    def thread_counts(self) -> Mapping[Any, int]:
+        """See `Origin`."""
+        return {self.thread_id: len(self._lines)}
+
+    def tuples(self, thread_id: Any) -> Iterator[CheckpointTuple]:
+        """See `Origin`."""
+        for key in sorted(self._lines, key=lambda key: key[1], reverse=True):
+            found = self.tuple_at(thread_id, key)
+            if found is not None:
+                yield found
+
+    def tuple_at(self, thread_id: Any, key: Key) -> CheckpointTuple | None:
+        """See `Origin`."""
+        if key not in self._lines:
+            return None
+        number, line = self._lines[key]
+        try:
+            values = {channel: decode_value(value) for channel, value in line["values"].items()}
+            checkpoint = {**decode_value(line["checkpoint"]), "channel_values": values}
+            writes = [(task, channel, decode_value(value)) for task, channel, value in line["writes"]]
+            metadata = dict(decode_value(line["metadata"]))
+        except (ValueError, TypeError) as error:
+            if isinstance(error, RefusedValueError | MigrationError):
+                raise
+            raise self._error(number, f"is no checkpoint: {error}") from error
+        if checkpoint.get("id") != key[1]:
+            raise self._error(number, "is no checkpoint: its ids do not fit together")
+        parent_id = line["parent_id"]
+        return CheckpointTuple(
+            _addressed(thread_id, key),
+            cast(Any, checkpoint),
+            cast(Any, metadata),
+            _addressed(thread_id, (key[0], parent_id)) if parent_id else None,
+            writes,
+        )
+
+    def write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:  # noqa: ARG002 - there is one
+        """See `Origin`."""
+        return cast("Sequence[WriteKey] | None", self._lines[key][1]["write_keys"])
+
+
+def _addressed(thread_id: Any, key: Key) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": key[0], "checkpoint_id": key[1]}}

@@ -1,0 +1,348 @@
+"""Any saver as a migration sees it: its threads, their checkpoints, and where each pending write stands. What
+LangGraph's interface does not tell is asked of the savers that are known; nothing is written here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Protocol, TypeVar, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
+
+from ._same_values import Key
+from ._turn import LedgerState
+from ._write_calls import WriteKey
+from .errors import MigrationError, TurnCheckpointError
+from .saver import TurnCheckpointSaver
+
+T = TypeVar("T")
+
+_WRITES_SQL: Final = (
+    "SELECT task_path, task_id, idx, channel FROM {table} "
+    "WHERE thread_id = {mark} AND checkpoint_ns = {mark} AND checkpoint_id = {mark}"
+)
+_COUNTS_SQL: Final = "SELECT thread_id, COUNT(*) AS number FROM checkpoints GROUP BY thread_id"
+
+
+class Origin(Protocol):
+    """Where threads are copied from.
+
+    Attributes:
+        counts_threads: Whether its threads can be counted without reading them.
+    """
+
+    counts_threads: bool
+
+    def thread_counts(self) -> Mapping[Any, int]:
+        """How many checkpoints each thread has, by the id as the saver keeps it."""
+
+    def tuples(self, thread_id: Any) -> Iterator[CheckpointTuple]:
+        """Every checkpoint of a thread, newest first within each namespace."""
+
+    def tuple_at(self, thread_id: Any, key: Key) -> CheckpointTuple | None:
+        """One checkpoint."""
+
+    def write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:
+        """Where the pending writes of a checkpoint stand, in any order; `None` if that cannot be told."""
+
+
+class SaverView:
+    """A saver of which nothing is known but LangGraph's interface.
+
+    Args:
+        saver: The saver; its blocking methods are used.
+
+    Attributes:
+        counts_threads: See `Origin`.
+        drops: The metadata keys whose values it does not keep, by design or because it was told so.
+    """
+
+    counts_threads: bool = False
+    drops: frozenset[str] = frozenset()
+
+    def __init__(self, saver: BaseCheckpointSaver[Any]) -> None:
+        self.saver = saver
+
+    @property
+    def name(self) -> str:
+        """The saver, for messages."""
+        return type(self.saver).__name__
+
+    def thread_counts(self) -> Mapping[Any, int]:
+        """See `Origin`."""
+        with _reading("its threads cannot be listed; name them with thread_ids"):
+            return Counter(found.config["configurable"]["thread_id"] for found in self.saver.list(None))
+
+    def tuples(self, thread_id: Any) -> Iterator[CheckpointTuple]:
+        """See `Origin`."""
+        with _reading("its checkpoints cannot be read", thread_id):
+            yield from self.saver.list({"configurable": {"thread_id": thread_id}})
+
+    def tuple_at(self, thread_id: Any, key: Key) -> CheckpointTuple | None:
+        """See `Origin`."""
+        conf = {"thread_id": thread_id, "checkpoint_ns": key[0], "checkpoint_id": key[1]}
+        with _reading(f"checkpoint {key[1]} cannot be read", thread_id):
+            return self.saver.get_tuple({"configurable": conf})
+
+    def write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:
+        """See `Origin`."""
+        try:
+            return self._write_keys(thread_id, key)
+        except TurnCheckpointError:
+            raise
+        except Exception:  # noqa: BLE001 - a saver may keep its writes in another way some day; the order stays
+            return None
+
+    def _write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:  # noqa: ARG002 - some know
+        return None
+
+    def writing(self, thread_id: str) -> AbstractContextManager[RunnableConfig]:
+        """What must be open while a thread is written to; gives the config to write with."""
+        return nullcontext({"configurable": {"thread_id": thread_id}})
+
+    def deleted_upto(self, thread_id: str) -> str:  # noqa: ARG002 - some know
+        """The newest checkpoint that was deleted together with the thread; empty if none is known."""
+        return ""
+
+
+class OwnView(SaverView):
+    """A `TurnCheckpointSaver`: writes under a turn of its own, and knows what was deleted."""
+
+    saver: TurnCheckpointSaver
+    counts_threads = True
+
+    def __init__(self, saver: TurnCheckpointSaver) -> None:
+        super().__init__(saver)
+        self.drops = saver.redacted_keys
+
+    def thread_counts(self) -> Mapping[Any, int]:
+        """See `Origin`."""
+        store = self.saver.store
+        counts = {}
+        for thread_id in self.saver.thread_ids():
+            thread = store.thread(thread_id)
+            namespaces = thread.unnamed_namespaces(thread.ledger.read() or LedgerState())
+            counts[thread_id] = sum(sum(1 for _ in files.ids()) for files in namespaces)
+        return counts
+
+    def _write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:
+        thread = self.saver.store.thread(thread_id)
+        state = thread.ledger.read()
+        file = state and self.saver.store.file(thread.namespace(state, key[0]), key[1])
+        return [WriteKey(*each) for each in file.write_keys()] if file else None
+
+    def writing(self, thread_id: str) -> AbstractContextManager[RunnableConfig]:
+        """See `SaverView`; whoever has a turn on the thread keeps it."""
+        return self.saver.turn({"configurable": {"thread_id": thread_id}}, multitask_strategy="reject")
+
+    def deleted_upto(self, thread_id: str) -> str:
+        """See `SaverView`."""
+        state = self.saver.store.thread(thread_id).ledger.read()
+        return state.deleted_upto if state is not None else ""
+
+
+class MemoryView(SaverView):
+    """An `InMemorySaver`."""
+
+    saver: InMemorySaver
+    counts_threads = True
+
+    def thread_counts(self) -> Mapping[Any, int]:
+        """See `Origin`."""
+        counts = {thread_id: sum(map(len, spaces.values())) for thread_id, spaces in self.saver.storage.items()}
+        return {thread_id: number for thread_id, number in counts.items() if number}
+
+    def _write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:
+        found = self.saver.writes.get((thread_id, *key), {})
+        return [WriteKey(path, task, position, channel) for (task, position), (_, channel, _, path) in found.items()]
+
+
+class SqlView(SaverView):
+    """One of LangGraph's savers on a database."""
+
+    counts_threads = True
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], rows: _Rows, table: str, mark: str, *drops: str) -> None:
+        super().__init__(saver)
+        self.drops = frozenset(drops)
+        self._rows, self._sql = rows, _WRITES_SQL.format(table=table, mark=mark)
+
+    def thread_counts(self) -> Mapping[Any, int]:
+        """See `Origin`."""
+        with _reading("its threads cannot be listed"):
+            return dict(self._rows(self.saver, _COUNTS_SQL, ()))
+
+    def _write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:
+        return [WriteKey(*row) for row in self._rows(self.saver, self._sql, (thread_id, *key))]
+
+
+class _Rows(Protocol):
+    """Runs a query on the connection of a saver."""
+
+    def __call__(self, saver: Any, sql: str, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]: ...
+
+
+def _sqlite_rows(saver: Any, sql: str, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
+    with saver.cursor(transaction=False) as cursor:
+        return list(cursor.execute(sql, values))
+
+
+def _async_sqlite_rows(saver: Any, sql: str, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
+    async def fetch() -> Any:
+        await saver.setup()
+        async with saver.lock, saver.conn.execute(sql, values) as cursor:
+            return await cursor.fetchall()
+
+    return [tuple(row) for row in run_on(saver.loop, fetch())]
+
+
+def _postgres_rows(saver: Any, sql: str, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
+    with saver._cursor() as cursor:  # noqa: SLF001 - the saver has no public way to its connection or pool
+        cursor.execute(sql, values)
+        return [tuple(row.values()) for row in cursor.fetchall()]
+
+
+def _async_postgres_rows(saver: Any, sql: str, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
+    async def fetch() -> Any:
+        async with saver._cursor() as cursor:  # noqa: SLF001 - as above
+            await cursor.execute(sql, values)
+            return await cursor.fetchall()
+
+    return [tuple(row.values()) for row in run_on(saver.loop, fetch())]
+
+
+#: Found by name, so that no database has to be imported to find out that it is not used.
+#: What older LangGraph kept in the metadata under "writes" is dropped by the savers on PostgreSQL.
+_SQL_SAVERS: Final[Mapping[tuple[str, str], tuple[Any, ...]]] = {
+    ("langgraph.checkpoint.sqlite", "SqliteSaver"): (_sqlite_rows, "writes", "?"),
+    ("langgraph.checkpoint.sqlite.aio", "AsyncSqliteSaver"): (_async_sqlite_rows, "writes", "?"),
+    ("langgraph.checkpoint.postgres", "PostgresSaver"): (_postgres_rows, "checkpoint_writes", "%s", "writes"),
+    ("langgraph.checkpoint.postgres.aio", "AsyncPostgresSaver"): (
+        _async_postgres_rows,
+        "checkpoint_writes",
+        "%s",
+        "writes",
+    ),
+}
+
+
+def view_of(saver: BaseCheckpointSaver[Any]) -> SaverView:
+    """A saver as a migration sees it.
+
+    Raises:
+        TypeError: It is no saver.
+    """
+    if not isinstance(saver, BaseCheckpointSaver):
+        raise TypeError(f"{saver!r:.200} is no checkpoint saver; open a place with `open_place` first")
+    if isinstance(saver, TurnCheckpointSaver):
+        return OwnView(saver)
+    if isinstance(saver, InMemorySaver):
+        return MemoryView(saver)
+    for kind in type(saver).__mro__:
+        if (known := _SQL_SAVERS.get((kind.__module__, kind.__name__))) is not None:
+            return SqlView(saver, *known)
+    return SaverView(saver)
+
+
+def check_outside_loop(saver: BaseCheckpointSaver[Any]) -> None:
+    """Refuse to block the event loop that the saver itself needs, which would never end.
+
+    Raises:
+        MigrationError: The saver belongs to the loop that runs here.
+    """
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if getattr(saver, "loop", None) is running:
+        raise MigrationError(f"a {type(saver).__name__} cannot be waited for in its own event loop; use the async twin")
+
+
+class BlockingSaver(BaseCheckpointSaver[Any]):
+    """The blocking methods of a saver that only has async ones, for a thread beside its event loop."""
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(serde=saver.serde)
+        self._saver, self._loop = saver, loop
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """See `BaseCheckpointSaver`."""
+        return run_on(self._loop, self._saver.aget_tuple(config))
+
+    def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
+        """See `BaseCheckpointSaver`."""
+        found = self._saver.alist(config, **options)
+        while (item := run_on(self._loop, _next_of(found))) is not None:
+            yield item
+
+    def put(self, *args: Any) -> RunnableConfig:
+        """See `BaseCheckpointSaver`."""
+        return run_on(self._loop, self._saver.aput(*args))
+
+    def put_writes(self, *args: Any) -> None:
+        """See `BaseCheckpointSaver`."""
+        run_on(self._loop, self._saver.aput_writes(*args))
+
+    def get_next_version(self, current: Any, channel: None) -> Any:
+        """See `BaseCheckpointSaver`."""
+        return self._saver.get_next_version(current, channel)
+
+
+def blocking(saver: BaseCheckpointSaver[Any], loop: asyncio.AbstractEventLoop) -> BaseCheckpointSaver[Any]:
+    """A saver whose blocking methods work in a thread beside the loop.
+
+    Raises:
+        TypeError: It is no saver.
+    """
+    view_of(saver)
+    if type(saver).get_tuple is not BaseCheckpointSaver.get_tuple:
+        return saver
+    return BlockingSaver(saver, loop)
+
+
+async def _next_of(found: Any) -> CheckpointTuple | None:
+    return cast("CheckpointTuple | None", await anext(found, None))
+
+
+def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that another thread's loop runs."""
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+class _reading:  # noqa: N801 - used like a function
+    """Turns whatever a saver or its database raises into an error that names the thread."""
+
+    def __init__(self, what: str, thread_id: Any = None) -> None:
+        self._what, self._thread_id = what, thread_id
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, TurnCheckpointError):
+            thread_id = None if self._thread_id is None else str(self._thread_id)
+            raise MigrationError(f"{self._what}: {told(error)}", thread_id) from error
+
+
+def told(error: BaseException) -> str:
+    """An error of another library in one line, with what usually helps."""
+    text = " ".join(str(error).split()) or "no message"
+    advice = next((advice for sign, advice in _ADVICE if sign in f"{type(error).__name__} {text}".lower()), "")
+    return f"{type(error).__name__}: {text:.300}{advice}"
+
+
+_ADVICE: Final = (
+    ("unknown serialization type", ". Pass the saver with the serde that it was written with"),
+    ("mac check failed", ". Is it encrypted with another key?"),
+    ("decrypt", ". Is it encrypted with another key?"),
+    ("locked", ". Another program holds the database; stop it, or try again"),
+    ("undefinedtable", ". Call setup() on the saver once"),
+    ("no such table", ". Is it the right database?"),
+    ("notimplementederror", ". This saver has no blocking methods; use the async twin"),
+    ("invalidstateerror", ". Use the async twin in an event loop"),
+)

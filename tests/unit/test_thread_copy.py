@@ -1,0 +1,116 @@
+"""What a migration decides about one thread, over all cases; nothing is read or written here."""
+
+from __future__ import annotations
+
+import pytest
+
+from langgraph_turncheckpoint import ThreadConflictError
+from langgraph_turncheckpoint._same_values import Key, Seen, SeenWrite
+from langgraph_turncheckpoint._thread_copy import changed_versions, make_plan, parents_first
+
+
+def checkpoint(key: str, parent: str | None = None, *, writes: tuple[SeenWrite, ...] = (), ns: str = "") -> Seen:
+    return Seen((ns, key), parent, {"a": "1"}, b"rest", {"a": b"value"}, frozenset(), writes)
+
+
+def thread(*checkpoints: Seen) -> dict[Key, Seen]:
+    return {each.key: each for each in checkpoints}
+
+
+def same(key):
+    return None
+
+
+def different(key):
+    return "channel 'a' differs"
+
+
+ONE, TWO, THREE = checkpoint("1"), checkpoint("2", "1"), checkpoint("3", "2")
+
+
+def test_an_empty_destination_lacks_everything():
+    assert make_plan("t", thread(THREE, TWO, ONE), {}, same) == ([("", "1"), ("", "2"), ("", "3")], [], False)
+
+
+def test_half_of_it_lacks_the_other_half():
+    assert make_plan("t", thread(ONE, TWO, THREE), thread(ONE, THREE), same) == ([("", "2")], [], False)
+
+
+def test_all_of_it_lacks_nothing():
+    assert make_plan("t", thread(ONE, TWO), thread(ONE, TWO), same) == ([], [], False)
+
+
+def test_newer_checkpoints_mean_that_it_has_gone_on():
+    assert make_plan("t", thread(ONE, TWO), thread(ONE, TWO, THREE), same) == ([], [], True)
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        thread(THREE),
+        thread(ONE, THREE),  # it lacks one, and has gone on
+        thread(ONE, TWO, checkpoint("0")),  # older than what the source has
+        thread(checkpoint("1", ns="other")),
+    ],
+)
+def test_a_checkpoint_that_the_source_has_not_is_a_conflict(there):
+    with pytest.raises(ThreadConflictError, match="which the source has not") as caught:
+        make_plan("t", thread(ONE, TWO), there, same)
+    assert caught.value.thread_id == "t"
+
+
+def test_a_checkpoint_that_differs_is_a_conflict():
+    with pytest.raises(ThreadConflictError, match="checkpoint 1 is another one there: channel 'a' differs"):
+        make_plan("t", thread(ONE, TWO), thread(ONE), different)
+
+
+WRITE, OTHER, ASK, ASKED = (
+    SeenWrite("task", "a", b"1"),
+    SeenWrite("task", "a", b"2"),
+    SeenWrite("task", "__interrupt__", b"1"),
+    SeenWrite("task", "__interrupt__", b"2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "there", "lacks"),
+    [((), (), False), ((WRITE,), (WRITE,), False), ((WRITE, OTHER), (WRITE,), True), ((ASK,), (ASKED,), True)],
+)
+def test_missing_writes_are_put_and_special_ones_replaced(source, there, lacks):
+    plan = make_plan("t", thread(checkpoint("1", writes=source)), thread(checkpoint("1", writes=there)), same)
+    assert plan == ([], [("", "1")] if lacks else [], False)
+
+
+@pytest.mark.parametrize(("source", "there"), [((), (WRITE,)), ((WRITE,), (OTHER,)), ((), (ASK,))])
+def test_foreign_writes_are_a_conflict(source, there):
+    with pytest.raises(ThreadConflictError, match="pending writes"):
+        make_plan("t", thread(checkpoint("1", writes=source)), thread(checkpoint("1", writes=there)), same)
+
+
+def test_parents_come_first_even_where_their_ids_are_greater():
+    threads = thread(checkpoint("1", "5"), checkpoint("2", "1"), checkpoint("5", "4"), checkpoint("4"))
+    assert [key for _, key in parents_first(threads, threads)] == ["4", "5", "1", "2"]
+
+
+def test_a_circle_and_a_missing_parent_do_not_stop_it():
+    threads = thread(checkpoint("1", "2"), checkpoint("2", "1"), checkpoint("3", "gone"))
+    assert sorted(parents_first(threads, threads)) == sorted(threads)
+
+
+def test_a_parent_of_another_namespace_is_none():
+    threads = thread(checkpoint("1", "2"), checkpoint("2", ns="inner"))
+    assert parents_first(threads, threads) == [("", "1"), ("inner", "2")]
+
+
+def test_versions_are_new_where_the_value_is_not_the_parents():
+    def seen(versions, values):
+        return Seen(("", "1"), None, versions, b"r", values, frozenset(), ())
+
+    parent = seen({"same": "1", "moved": "1", "mutated": "1", "unknown": "1"},
+                  {"same": b"a", "moved": b"a", "mutated": b"a", "unknown": b""})  # fmt: skip
+    this = seen(
+        {"same": "1", "moved": "2", "mutated": "1", "unknown": "1", "new": "1", "empty": "2"},
+        {"same": b"a", "moved": b"a", "mutated": b"b", "unknown": b"", "new": b"a", "unversioned": b"a"},
+    )
+    assert dict(changed_versions(this, parent)) == {"moved": "2", "mutated": "1", "unknown": "1", "new": "1"}
+    assert dict(changed_versions(parent, None)) == dict(parent.versions)

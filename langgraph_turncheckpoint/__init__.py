@@ -41,7 +41,7 @@ from .errors import (
 )
 from .guard import TurnGuard
 from .inbox import Inbox
-from .migrate import MigrationReport, amigrate, migrate
+from .migration import MigrationReport, amigrate, migrate
 from .saver import TurnCheckpointSaver
 
 __all__ = [

@@ -27,8 +27,8 @@ from ._cli_stores import UsageError, existing_thread, load_serde, look_into
 from ._migrate_places import open_place
 from ._portable import export_thread, import_thread
 from .errors import MigrationError, PlaceError
-from .migrate import MigrationReport, Progress
-from .migrate import migrate as migrate_threads
+from .migration import MigrationReport, Progress
+from .migration import migrate as migrate_threads
 
 File = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, dir_okay=False, help="The file.")]
 RestoreDeleted = Annotated[

@@ -143,12 +143,12 @@ def _is_json(value: Any) -> bool:
     if value is None or kind is bool or kind is str:
         return True
     if kind is int:
-        return -_LARGEST <= value < _LARGEST
+        return bool(-_LARGEST <= value < _LARGEST)
     if kind is float:
-        return math.isfinite(value)
+        return bool(math.isfinite(value))
     if kind is list:
         return all(map(_is_json, cast("list[Any]", value)))
-    return bool(kind is dict and all(type(key) is str for key in value) and all(map(_is_json, value.values())))
+    return kind is dict and all(type(key) is str for key in value) and all(map(_is_json, value.values()))
 
 
 # --- out ---

@@ -20,7 +20,6 @@ from langgraph.channels.binop import BinaryOperatorAggregate
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.constants import END, START
-from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 from langgraph.types import Overwrite, StateSnapshot
 
@@ -322,6 +321,8 @@ class Recovery:
         """
         replies = self._running.earlier.replies
         is_speaker = any(r.node == node and r.message is not None and r.message.id == caller.id for r in replies)
+        from langgraph.prebuilt import ToolNode  # noqa: PLC0415 - LangGraph's agents come with it
+
         tool_nodes = [name for name, each in self._graph.nodes.items() if isinstance(each.bound, ToolNode)]
         return tool_nodes[0] if is_speaker and len(tool_nodes) == 1 else node
 

@@ -37,7 +37,8 @@ def pytest_collection_modifyitems(config, items):
     """With `--each N` every test runs, the parametrized ones with each N-th of their parameters."""
     step = config.getoption("--each")
     counts: Counter[str] = Counter()
-    kept, left = [], []
+    kept: list[pytest.Item] = []
+    left: list[pytest.Item] = []
     for item in items:
         name = item.nodeid.partition("[")[0]
         (kept if counts[name] % step == 0 else left).append(item)

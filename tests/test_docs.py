@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -43,6 +42,11 @@ class ScriptedModel(FakeListChatModel):
 def names(tmp_path, monkeypatch):
     """What the examples take for granted, in a directory of its own."""
     monkeypatch.chdir(tmp_path)
+    with SqliteSaver.from_conn_string("app.db") as old:
+        speak = StateGraph(MessagesState)
+        speak.add_node("model", lambda state: {"messages": [AIMessage("before")]})
+        speak.add_edge(START, "model")
+        speak.compile(checkpointer=old).invoke({"messages": [("user", "first")]}, MOVED)
     builder = StateGraph(MessagesState)
     builder.add_node("model", lambda state: {"messages": [AIMessage(f"answer {len(state['messages'])}")]})
     builder.add_edge(START, "model")
@@ -73,14 +77,11 @@ def test_the_examples_of_the_readme_run_in_their_order_and_leave_their_thread(na
         if "Encrypted" in example:
             pytest.importorskip("Crypto", reason="the `encrypt` extra is not installed")
         exec(example, names)
-    old = SqliteSaver(sqlite3.connect(":memory:", check_same_thread=False))
-    graph = builder.compile(checkpointer=old)
-    graph.invoke(names["first"], {"configurable": {"thread_id": "moved"}})
-    names["take_over"](old, names["saver"], "moved")
-    listed = [
-        [(found.checkpoint, found.metadata, found.parent_config, found.pending_writes) for found in saver.list(MOVED)]
-        for saver in (old, names["saver"])
-    ]
+    with SqliteSaver.from_conn_string("app.db") as old:
+        listed = [
+            [(at.checkpoint, at.metadata, at.parent_config, at.pending_writes) for at in each.list(MOVED)]
+            for each in (old, names["saver"])
+        ]
     assert len(listed[0]) > 2
     assert listed[0] == listed[1]
     found = TurnCheckpointSaver("./checkpoints").get_tuple({"configurable": {"thread_id": "1"}})

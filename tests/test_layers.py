@@ -82,7 +82,7 @@ LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
         "_thread_copy",
         "_portable",
         "_homemade",
-        "migrate",
+        "migration",
         "_migrate_places",
         "_home",
         "_run_ends",

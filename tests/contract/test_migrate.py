@@ -17,7 +17,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
 
 from langgraph_turncheckpoint import MigrationError, TurnCheckpointSaver
-from langgraph_turncheckpoint.migrate import MigrationReport, Progress, amigrate, migrate
+from langgraph_turncheckpoint.migration import MigrationReport, Progress, amigrate, migrate
 from tests.contract.migrating import (
     GRAPHS,
     KINDS,

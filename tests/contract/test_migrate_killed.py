@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from langgraph_turncheckpoint import TurnCheckpointSaver
-from langgraph_turncheckpoint.migrate import migrate
+from langgraph_turncheckpoint.migration import migrate
 from tests.contract.migrating import listed, places_of_writes, populate, sqlite_saver
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 CHILD = """
 import os, signal, sys
 from langgraph_turncheckpoint import TurnCheckpointSaver
-from langgraph_turncheckpoint.migrate import migrate
+from langgraph_turncheckpoint.migration import migrate
 from tests.contract.migrating import sqlite_saver
 
 where, kind, method, moment, number = sys.argv[1:]

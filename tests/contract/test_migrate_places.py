@@ -22,7 +22,7 @@ from langgraph_turncheckpoint import (
     _migrate_places,
 )
 from langgraph_turncheckpoint._migrate_places import open_place
-from langgraph_turncheckpoint.migrate import migrate
+from langgraph_turncheckpoint.migration import migrate
 from tests.contract.migrating import listed, populate, sqlite_saver, talk
 
 

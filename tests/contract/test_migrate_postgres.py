@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from langgraph_turncheckpoint import PlaceError, StorageError, TurnCheckpointSaver
 from langgraph_turncheckpoint._migrate_places import open_place
-from langgraph_turncheckpoint.migrate import amigrate, migrate
+from langgraph_turncheckpoint.migration import amigrate, migrate
 from tests.benchmarks.cluster import ROLE, NoClusterError, cluster
 from tests.contract.migrating import listed, places_of_writes, populate, states
 

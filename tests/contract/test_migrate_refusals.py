@@ -26,7 +26,7 @@ from langgraph_turncheckpoint import (
     ThreadConflictError,
     TurnCheckpointSaver,
 )
-from langgraph_turncheckpoint.migrate import MigrationReport, Progress, migrate
+from langgraph_turncheckpoint.migration import MigrationReport, Progress, migrate
 from tests.contract.migrating import GRAPHS, config_of, listed, populate, sqlite_saver, talk
 
 

@@ -46,7 +46,7 @@ _processes: Final = threading.Lock()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """How many rounds, and which."""
-    parser.add_argument("--rounds", type=int, default=5000, help="over both directories")
+    parser.add_argument("--rounds", type=int, default=4000, help="over both directories")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--keep", type=Path, help="a directory for everything that is written, to look at it afterwards"

@@ -436,24 +436,28 @@ def test_a_changed_message_is_shown_as_changed(invoke, tmp_path):
 # --- damage ---
 
 
-@pytest.fixture
-def filled(tmp_path):
+@pytest.fixture(scope="module")
+def filled_once(tmp_path_factory):
     """A store with every kind of file."""
+    path = tmp_path_factory.mktemp("filled") / "filled"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        damaged_store.fill(TurnCheckpointSaver(tmp_path / "filled"))
-    return tmp_path / "filled"
+        damaged_store.fill(TurnCheckpointSaver(path, fsync=False))
+    return path
+
+
+@pytest.fixture
+def filled(filled_once, tmp_path):
+    return damaged_store.copied(filled_once, tmp_path / "filled")
 
 
 @pytest.mark.parametrize("number", range(11))
-@pytest.mark.parametrize("how", ["flip", "cut", "empty", "zeros"])
+@pytest.mark.parametrize("how", ["flip", "cut", "empty"])
 def test_whatever_is_damaged_every_command_says_something_and_none_breaks(invoke, filled, tmp_path, number, how):
     kind = [each for each in damaged_store.kinds(filled) if each.name != "ticket"][number]
     data = kind.path.read_bytes()
     flipped = data[:9] + bytes([data[9] ^ 1]) + data[10:]
-    kind.path.write_bytes(
-        {"flip": flipped, "cut": data[: len(data) // 2], "empty": b"", "zeros": bytes(len(data))}[how]
-    )
+    kind.path.write_bytes({"flip": flipped, "cut": data[: len(data) // 2], "empty": b""}[how])
     for command in (*READING, "repair", "sweep", "prune"):
         if command in READING:
             several = arguments(command, filled, damaged_store.MAIN, tmp_path)

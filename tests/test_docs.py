@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from langchain.agents import create_agent
@@ -46,7 +47,8 @@ def names(tmp_path, monkeypatch):
         speak = StateGraph(MessagesState)
         speak.add_node("model", lambda state: {"messages": [AIMessage("before")]})
         speak.add_edge(START, "model")
-        speak.compile(checkpointer=old).invoke({"messages": [("user", "first")]}, MOVED)
+        said: Any = {"messages": [("user", "first")]}
+        speak.compile(checkpointer=old).invoke(said, MOVED)
     builder = StateGraph(MessagesState)
     builder.add_node("model", lambda state: {"messages": [AIMessage(f"answer {len(state['messages'])}")]})
     builder.add_edge(START, "model")

@@ -5,6 +5,7 @@ will do.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -88,7 +89,7 @@ def pending_evidence(
                 ai_id = _caller(saved, message.tool_call_id, messages_key)
                 found[ai_id, message.tool_call_id] = CallEvidence(Facts(result=True), message)
                 updates += _beside(saved, message, messages_key)
-        open_here = [call_id for call_id in missing if last_caller(_history(saved, messages_key), call_id)]
+        open_here = [call_id for call_id in missing if is_due(_history(saved, messages_key), call_id)]
         paused = paused or (results.paused and bool(open_here))
         if len(open_here) == len(results.errors) == 1:
             # Which task ran which call is not written down; where one of each is left, there is no doubt.
@@ -96,6 +97,16 @@ def pending_evidence(
             found[ai_id, open_here[0]] = CallEvidence(Facts(started=True, error=results.errors[0]))
         saved = saver.get_tuple(saved.parent_config) if saved.parent_config is not None else None
     return PendingEvidence(found, paused, updates)
+
+
+def is_due(history: Sequence[Any], call_id: str) -> bool:
+    """Whether a call is what happens next: its message is the last, but for answers to its siblings.
+
+    Behind an older one, what a task has raised is some other node's business.
+    """
+    caller = last_caller(history, call_id)
+    behind = itertools.takewhile(lambda message: message is not caller, reversed(history))
+    return caller is not None and all(isinstance(message, ToolMessage) for message in behind)
 
 
 def stored_ids(saver: BaseCheckpointSaver[Any], config: RunnableConfig, *, messages_key: str) -> frozenset[str]:

@@ -28,7 +28,7 @@ from ._evidence import Wishes, evidence_of, other_updates
 from ._finalize import Facts
 from ._histories import CallEvidence, Evidence, FinalizedHistory, GivenAnswer, Text, finalize_history, is_healthy
 from ._markup import Cell, table
-from ._pending import STORED_CHECKPOINTS, error_text, held_ids, results_in
+from ._pending import STORED_CHECKPOINTS, error_text, held_ids, is_due, results_in
 from ._running import RunningTurn
 from ._transcript import Transcript, keys_of
 from ._turn import Cause
@@ -146,7 +146,7 @@ class Recovery:
             yield Operation("update_state", (self._config, None, END))
             snapshot, committed = (yield Operation("get_state", (self._config,))), True
         stored = self._history(snapshot)
-        first = done = self._finalize([*stored, *arriving], paused=paused, errors=errors)
+        first = done = self._finalize(stored, arriving, paused=paused, errors=errors)
         if not first.changed:
             return self._report(first, changed=committed)
         # From the first of them on, everything comes with the input; in front of it, with the state.
@@ -161,7 +161,7 @@ class Recovery:
             updates = []
             snapshot = yield Operation("get_state", (self._config,))
             stored = self._history(snapshot)
-            done = self._finalize([*stored, *arriving], paused=paused)
+            done = self._finalize(stored, arriving, paused=paused)
         return self._report(first, changed=True)
 
     def of_arriving(self, saved: CheckpointTuple | None, arriving: list[Any], *, behind: list[Any]) -> None:
@@ -377,16 +377,17 @@ class Recovery:
         return found
 
     def _finalize(
-        self, history: list[Any], *, paused: bool, follower_comes: bool = True, errors: Sequence[str] = ()
+        self, stored: list[Any], arriving: list[Any], *, paused: bool, errors: Sequence[str] = ()
     ) -> FinalizedHistory:
+        history = [*stored, *arriving]
         evidence = self._evidence(history, paused=paused)
-        done = self._finalized(history, evidence, follower_comes=follower_comes)
+        done = self._finalized(history, evidence, follower_comes=True)
         unknown = [answer for answer in done.answers if answer.outcome == "unknown"]
-        if len(errors) == len(unknown) == 1:
+        if len(errors) == len(unknown) == 1 and is_due(stored, unknown[0].call_id):
             # No journal knows; but where one error and one call are left, they belong together.
             raised = CallEvidence(Facts(started=True, error=errors[0]))
             calls = {**evidence.calls, (None, unknown[0].call_id): raised}
-            done = self._finalized(history, dataclasses.replace(evidence, calls=calls), follower_comes=follower_comes)
+            done = self._finalized(history, dataclasses.replace(evidence, calls=calls), follower_comes=True)
         return done
 
     def _finalized(self, history: list[Any], evidence: Evidence, *, follower_comes: bool) -> FinalizedHistory:

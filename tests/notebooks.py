@@ -33,7 +33,7 @@ _VOLATILE: Final = (
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<id>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d\b"), "<date>"),
     (re.compile(r"\b\d\d:\d\d:\d\d(\.\d+)?"), "<time>"),
-    (re.compile(r"(?<= )(?<!\d) *\b\d+(\.\d+)? (ms|s|min)\b"), "<duration>"),
+    (re.compile(r"( *(<|&lt;)?\b\d+(\.\d+)? (ms|s|min|h)\b)+"), "<duration>"),
 )
 #: In a picture every place follows from the lengths of times and durations.
 _MARKUP: Final = frozenset({"image/svg+xml", "text/html"})
@@ -94,7 +94,8 @@ def tidied(notebook: Notebook) -> Notebook:
 
 def differences(committed: Notebook, fresh: Notebook) -> Iterator[str]:
     """Where the outputs differ otherwise than in times, ids and the places in pictures."""
-    for before, after in zip_longest(committed["cells"], fresh["cells"], fillvalue={}):
+    none: Notebook = {}
+    for before, after in zip_longest(committed["cells"], fresh["cells"], fillvalue=none):
         was, now = (normalised(cell.get("outputs", ())) for cell in (before, after))
         if was != now:
             lines = unified_diff(_lines(was), _lines(now), "committed", "fresh", lineterm="", n=1)

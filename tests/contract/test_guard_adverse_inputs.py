@@ -82,6 +82,36 @@ def in_order(model: Speaker, graph: Any) -> bool:
     return all(broken_rule(seen) is None for seen in model.seen) and broken_rule(history(graph)) is None
 
 
+# --- threads that were stuck before they had a guard ---
+
+
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_what_a_provider_said_of_an_open_call_is_not_taken_for_the_error_of_its_tool(saver, way, effects):
+    """C5: it was cut off before there was a guard, and the next message was refused because of it."""
+
+    def speak(state: MessagesState) -> Any:
+        if broken_rule(state["messages"]) is not None:
+            raise RuntimeError("400: a call has no answer")
+        return {"messages": [AIMessage("", id="a1", tool_calls=[{"name": "fast", "args": {}, "id": "c0"}])]}
+
+    def stop(state: MessagesState) -> Any:
+        raise KeyboardInterrupt
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", speak)
+    builder.add_node("tools", stop)
+    builder.add_edge(START, "model")
+    builder.add_edge("model", "tools")
+    stuck: Any = builder.compile(checkpointer=saver)
+    for text, error in (("first", KeyboardInterrupt), ("second", RuntimeError)):
+        with pytest.raises(error):
+            stuck.invoke(asked(text), thread())
+    graph = guarded(way, saver, Speaker(script=by_prompt()), [effects.tool("fast")])
+    run(graph, asked("third"))
+    assert outcomes(history(graph)) == {"c0": "unknown"}
+    assert broken_rule(history(graph)) is None
+
+
 # --- inputs other than a message ---
 
 

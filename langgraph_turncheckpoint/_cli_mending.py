@@ -57,13 +57,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def seconds_of(text: str) -> float:
-    """A length of time: `90`, `90s`, `15min`, `12h`, `30d`, `2w`.
+    """A length of time: `90s`, `15min`, `12h`, `30d`, `2w`. A bare number might be meant as days, and delete too much.
 
     Raises:
         UsageError: It is none.
     """
     found = _DURATION.fullmatch(text.strip().lower())
-    unit = _UNITS.get(found[2] or "s") if found else None
+    unit = _UNITS.get(found[2]) if found else None
     if found is None or unit is None or float(found[1]) * unit <= 0:
         raise UsageError(f"{text!r} is no length of time; write 90s, 15min, 12h, 30d or 2w")
     return float(found[1]) * unit
@@ -235,6 +235,7 @@ def sweep(
             "may work on one step.",
         ),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before threads are deleted.")] = False,
     dry_run: DryRun = False,
     serde: SerdeOption = None,
     as_json: AsJson = False,
@@ -245,11 +246,17 @@ def sweep(
     tell nothing the checkpoints do not hold, delivered messages of inboxes. Other processes may use the store
     meanwhile.
 
-    With --json: `store`, `dry_run`, `threads` (ids that were deleted), `temporaries`, `remains`, `tickets`, `journals`,
-    `inbox_items`, `size_bytes`, `problems`.
+    With --json, which needs --yes where threads are deleted: `store`, `dry_run`, `threads` (ids that were deleted),
+    `temporaries`, `remains`, `tickets`, `journals`, `inbox_items`, `size_bytes`, `problems`.
     """
     seconds = None if max_age is None else seconds_of(max_age)
     saver = look_into(store, serde, fsync=True)
+    if seconds is not None and not dry_run and not yes:
+        old = list(saver.sweep(max_age=seconds, dry_run=True).threads)
+        if old and as_json:
+            raise UsageError("--json asks nobody: add --yes")
+        if old:
+            _ask(saver, old)
     report = saver.sweep(max_age=seconds, dry_run=dry_run)
     kinds = ("temporaries", "remains", "tickets", "journals", "inbox_items")
     counts = {kind: getattr(report, kind) for kind in kinds}
@@ -260,7 +267,8 @@ def sweep(
         verb = "would be deleted" if dry_run else "deleted"
         for thread_id in report.threads:
             typer.echo(f"thread {shown_id(thread_id)}: {verb}")
-        told = [f"{number} {kind.replace('_', ' ')}" for kind, number in counts.items() if number]
+        told = [count(len(report.threads), "thread")] if report.threads else []
+        told += [f"{number} {kind.replace('_', ' ')}" for kind, number in counts.items() if number]
         swept = "would be removed" if dry_run else "removed"
         typer.echo(f"{', '.join(told) or 'nothing'} {swept}, {size(report.size_bytes)}")
         for problem in report.problems:

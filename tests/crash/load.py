@@ -270,6 +270,10 @@ def common_figures(total: Total, hands: list[Hand], store: Path) -> list[Figure]
             errors["verify"] += 1
     ended = [hand for hand in hands if hand.has_ended]
     ends = [hand.files[-1] for hand in ended]
+    for hand in ended:
+        more = Counter(hand.files[-1].outside) - Counter(hand.files[0].outside)
+        if hand.files[-1].others > hand.files[0].others:
+            total.findings.append(f"a worker has more open at its end than after its start: {dict(more)}")
     leaked = [max(0, hand.files[-1].others - hand.files[0].others) for hand in ended]
     total.findings += [f"open at the end: {path}" for files in ends for path in files.in_store]
     total.findings += [f"left over: {path}" for path in left.temporaries]

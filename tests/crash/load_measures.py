@@ -133,6 +133,7 @@ class OpenFiles(NamedTuple):
 
     total: int
     in_store: list[str]
+    outside: list[str]
 
     @property
     def others(self) -> int:
@@ -145,13 +146,14 @@ def open_files(store: Path) -> OpenFiles:
     gc.collect()
     here = next((path for path in ("/proc/self/fd", "/dev/fd") if os.path.isdir(path)), None)
     if here is None:
-        return OpenFiles(0, [])
+        return OpenFiles(0, [], [])
     names = os.listdir(here)
     targets = []
     for name in names:
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             targets.append(os.readlink(os.path.join(here, name)))
-    return OpenFiles(len(names), [target for target in targets if target.startswith(f"{store}{os.sep}")])
+    inside = [target for target in targets if f"{target}{os.sep}".startswith(f"{store}{os.sep}")]
+    return OpenFiles(len(names), inside, [target for target in targets if target not in inside])
 
 
 class Disk(NamedTuple):

@@ -220,15 +220,29 @@ def test_sweep_removes_litter_and_old_threads(invoke, store):
     assert len(TurnCheckpointSaver(store).thread_ids()) == 8
 
 
+def test_sweep_asks_before_it_deletes_threads(invoke, store):
+    """A length of time that is wrong by its unit would delete them all."""
+    before = TurnCheckpointSaver(store).thread_ids()
+    old = ("sweep", store, "--delete-older-than", "0.001s")
+    assert invoke(*old).exit_code == 2  # nobody answers
+    assert invoke(*old, "--json").exit_code == 2
+    assert TurnCheckpointSaver(store).thread_ids() == before
+    told = invoke(*old, "--dry-run").stdout.splitlines()[-1]
+    assert "threads" in told
+    assert "would be removed" in told
+    assert invoke(*old, "--yes").exit_code == 0
+    assert len(TurnCheckpointSaver(store).thread_ids()) < len(before)
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("15min", 900), ("15m", 900), ("1.5h", 5400), ("30d", 2592000), (" 2 W ", 1209600)],
+    [("90s", 90), ("0.5s", 0.5), ("15min", 900), ("15m", 900), ("1.5h", 5400), ("30d", 2592000), (" 2 W ", 1209600)],
 )
 def test_lengths_of_time(text, seconds):
     assert seconds_of(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "d", "0", "-1d", "1y", "1d2h", "soon"])
+@pytest.mark.parametrize("text", ["", "d", "0", "30", "0s", "-1d", "1y", "1d2h", "soon"])
 def test_what_is_no_length_of_time_is_a_usage_error(invoke, store, text):
     with pytest.raises(UsageError):
         seconds_of(text)

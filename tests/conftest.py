@@ -38,8 +38,8 @@ def pytest_addoption(parser):
     )
 
 
-#: Modules that run their scenarios over all ways, savers, colours and shapes at once. Their combinations are many, and a
-#: fault nearly always shows in a third of them; `--each 1` runs all.
+#: Modules that run their scenarios over all ways, savers, colours and shapes at once. Their combinations are many, and
+#: a fault nearly always shows in a third of them; `--each 1` runs all.
 MATRICES = frozenset(
     {f"test_guard_{name}" for name in ("stops", "together")}
     | {f"test_guard_unanswered_{name}" for name in ("calls", "histories", "states")}

@@ -138,7 +138,7 @@ class OpenFiles(NamedTuple):
     @property
     def others(self) -> int:
         """How many are not files of the store, which calls that are under way have open."""
-        return self.total - len(self.in_store)
+        return len(self.outside)
 
 
 def open_files(store: Path) -> OpenFiles:
@@ -150,7 +150,7 @@ def open_files(store: Path) -> OpenFiles:
     names = os.listdir(here)
     targets = []
     for name in names:
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+        with contextlib.suppress(OSError):  # that of the listing itself, and what a call has closed since
             targets.append(os.readlink(os.path.join(here, name)))
     inside = [target for target in targets if f"{target}{os.sep}".startswith(f"{store}{os.sep}")]
     return OpenFiles(len(names), inside, [target for target in targets if target not in inside])

@@ -398,7 +398,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--colour", choices=["sync", "async"], action="append")
     parser.add_argument("--thread", choices=["used", "fresh"], action="append")
     parser.add_argument("--every-boundary", action="store_true", help="also those that leave what the one before does")
-    parser.add_argument("--stride", type=int, default=5, help="only each n-th boundary")
+    parser.add_argument("--stride", type=int, default=20, help="only each n-th boundary")
     parser.add_argument("--again", type=int, default=0, help="kill those who take up, too, behind so many kills")
     parser.add_argument("--jobs", type=int, default=2)
 

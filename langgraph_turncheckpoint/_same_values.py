@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from langgraph.checkpoint import base
-from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 from xxhash import xxh3_128_digest
@@ -152,13 +152,18 @@ def missing_writes(source: Seen, there: Seen) -> tuple[bool, bool]:
     return bool(ours - theirs), foreign
 
 
+def _special_first(write: PendingWrite) -> tuple[str, int]:
+    return write[0], WRITES_IDX_MAP.get(write[1], 0)
+
+
 def writes_difference(left: CheckpointTuple, right: CheckpointTuple) -> str | None:
     """Where the pending writes of two checkpoints differ first; `None` if they are equal and in the same order."""
     here, there = list(left.pending_writes or ()), list(right.pending_writes or ())
     if len(here) != len(there):
         return f"{len(here)} and {len(there)} pending writes"
     if not _WRITES_ARE_SORTED:
-        here, there = (sorted(side, key=lambda write: write[0]) for side in (here, there))
+        # Some of those savers list the special writes of a task where they came, others in front.
+        here, there = (sorted(side, key=_special_first) for side in (here, there))
     for number, (one, other) in enumerate(zip(here, there, strict=True)):
         where = f"pending write {number} to {one[1]!r} of task {one[0]}"
         if one[:2] != other[:2]:

@@ -14,6 +14,7 @@ import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint import base
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
@@ -24,6 +25,9 @@ from typing_extensions import TypedDict
 from langgraph_turncheckpoint import TurnCheckpointSaver
 from langgraph_turncheckpoint._saver_views import view_of
 from tests.contract.test_same_delta_channel import extend, merge
+
+#: Earlier versions of LangGraph's savers list the writes of a checkpoint in an order of their own.
+WRITES_ARE_SORTED = hasattr(base, "writes_sort_key")
 
 
 class State(TypedDict, total=False):
@@ -196,6 +200,8 @@ def listed(saver: BaseCheckpointSaver[Any], thread_id: str) -> dict[tuple[str, s
         parent = each.parent_config and each.parent_config["configurable"]["checkpoint_id"]
         rest = {name: value for name, value in each.checkpoint.items() if name != "channel_values"}
         writes = [(task, channel, repr(value)) for task, channel, value in each.pending_writes or ()]
+        if not WRITES_ARE_SORTED:
+            writes.sort(key=lambda write: (write[0], base.WRITES_IDX_MAP.get(write[1], 0)))
         found[key] = rest, values, each.metadata, parent, writes
     return found
 

@@ -28,6 +28,9 @@ from tests.contract.migrating import (
     sqlite_saver,
     states,
 )
+from tests.langgraph_versions import needs_savers_that_sort_writes
+
+pytestmark = needs_savers_that_sort_writes
 
 
 @contextmanager

@@ -13,6 +13,9 @@ import pytest
 from langgraph_turncheckpoint import TurnCheckpointSaver
 from langgraph_turncheckpoint.migration import migrate
 from tests.contract.migrating import listed, places_of_writes, populate, sqlite_saver
+from tests.langgraph_versions import needs_savers_that_sort_writes
+
+pytestmark = needs_savers_that_sort_writes
 
 ROOT = Path(__file__).parents[2]
 

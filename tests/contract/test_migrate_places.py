@@ -24,6 +24,9 @@ from langgraph_turncheckpoint import (
 from langgraph_turncheckpoint._migrate_places import open_place
 from langgraph_turncheckpoint.migration import migrate
 from tests.contract.migrating import listed, populate, sqlite_saver, talk
+from tests.langgraph_versions import needs_savers_that_sort_writes
+
+pytestmark = needs_savers_that_sort_writes
 
 
 @pytest.fixture

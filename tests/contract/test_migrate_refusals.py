@@ -28,6 +28,9 @@ from langgraph_turncheckpoint import (
 )
 from langgraph_turncheckpoint.migration import MigrationReport, Progress, migrate
 from tests.contract.migrating import GRAPHS, config_of, listed, populate, sqlite_saver, talk
+from tests.langgraph_versions import needs_savers_that_sort_writes
+
+pytestmark = needs_savers_that_sort_writes
 
 
 @pytest.fixture

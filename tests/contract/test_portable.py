@@ -35,6 +35,9 @@ from langgraph_turncheckpoint._portable import (
     import_thread,
 )
 from tests.contract.migrating import KINDS, config_of, listed, places_of_writes, savers, sqlite_saver, states, talk
+from tests.langgraph_versions import needs_savers_that_sort_writes
+
+pytestmark = needs_savers_that_sort_writes
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -202,8 +202,8 @@ def visit_all(plan: Plan, given: list[Setup], total: Total) -> list[Hand]:
         hands = [stack.enter_context(Hand(work, setup)) for setup in given]
         upkeep = stack.enter_context(Hand(look_after, given[0]))
         upkeep.give(Job("upkeep"))
-        done = 0
-        while done < jobs:
+        done, looked_after = 0, set[str]()
+        while done < jobs or looked_after != {"upkeep", "verify"}:
             for hand in sorted(hands, key=lambda hand: len(hand.jobs)):
                 while schedule.ready and len(hand.jobs) < LANES:
                     hand.give(schedule.next())
@@ -214,8 +214,9 @@ def visit_all(plan: Plan, given: list[Setup], total: Total) -> list[Hand]:
                     done += 1
             if upkeep.connection in heard:
                 kind = upkeep.take(total).job.kind  # type: ignore[union-attr]
-                # Not so late that everybody would wait for it.
-                is_time = kind == "upkeep" and done < jobs * 0.7
+                looked_after.add(kind)
+                # Once at any rate; later not so late that everybody would wait for it.
+                is_time = kind == "upkeep" and (done < jobs * 0.7 or "verify" not in looked_after)
                 upkeep.give(Job("verify" if is_time else "upkeep", all_visited=schedule.all_visited))
         for hand in (*hands, upkeep):
             hand.dismiss(total)

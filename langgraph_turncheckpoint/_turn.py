@@ -15,9 +15,20 @@ from .errors import StaleTurnError, ThreadClosedError
 Cause: TypeAlias = Literal["restart", "user", "superseded", "limit", "error", "unknown"]
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 
-#: Where a turn stands. "interrupted": its process died. "unknown": a plain run, whose end nobody announces.
+#: Where a turn stands. "interrupted": its process died. "imported": it brought checkpoints from elsewhere. Nobody
+#: announces the end of a plain run: its log says "unknown", and `inferred_state` what its last checkpoint tells;
+#: "unfinished" has left work behind, or is at work.
 TurnState: TypeAlias = Literal[
-    "running", "completed", "paused", "failed", "cancelled", "superseded", "interrupted", "unknown"
+    "running",
+    "completed",
+    "paused",
+    "failed",
+    "cancelled",
+    "superseded",
+    "interrupted",
+    "imported",
+    "unfinished",
+    "unknown",
 ]
 TURN_STATES: Final[tuple[TurnState, ...]] = get_args(TurnState)
 
@@ -193,6 +204,21 @@ def check_cause(cause: str) -> Cause:
         if cause == known:
             return known
     raise ValueError(f"{cause!r} is not one of {', '.join(map(repr, CAUSES))}")
+
+
+def inferred_state(*, has_error: bool, is_waiting: bool, has_next: bool) -> TurnState:
+    """How a run ended that nobody announced the end of, as far as the last checkpoint that it wrote tells.
+
+    Args:
+        has_error: Whether an error of one of its tasks is recorded there.
+        is_waiting: Whether a person is asked there, and has not answered.
+        has_next: Whether nodes are left to run.
+    """
+    if has_error:
+        return "failed"
+    if is_waiting:
+        return "paused"
+    return "unfinished" if has_next else "completed"
 
 
 class Opened(NamedTuple):

@@ -1,48 +1,54 @@
-"""LangGraph checkpoints that survive crashes, stale writers and long histories."""
+"""LangGraph checkpoints that survive crashes, stale writers and long histories. Modules are imported when something of
+theirs is first asked for.
+"""
 
-from . import errors
-from ._recovery import RecoveryReport
-from ._repair_files import Repair
-from ._sweep import SweepReport
-from ._turn_log import TurnRecord
-from ._upkeep import Stats
-from ._verify import Finding
-from .display import Timeline
-from .errors import (
-    CopyDiffersError,
-    DamagedCheckpointError,
-    DamageWarning,
-    DeletedThreadError,
-    ForeignFileError,
-    InvalidIdError,
-    InvalidMessageError,
-    JournalWarning,
-    LossyTextWarning,
-    MigrationError,
-    MissingExtraError,
-    PlaceError,
-    PolicyWarning,
-    RefusedValueError,
-    SourceChangedError,
-    StaleTurnError,
-    StorageError,
-    ThreadBusyError,
-    ThreadClosedError,
-    ThreadConflictError,
-    TurnCheckpointError,
-    TurnCheckpointWarning,
-    UnknownFormatError,
-    UnknownPolicyError,
-    UnresolvedCallError,
-    UnresolvedTypeWarning,
-    UnserializableValueError,
-    UnsupportedGraphError,
-    UnsupportedSaverError,
-)
-from .guard import TurnGuard
-from .inbox import Inbox
-from .migration import MigrationReport, amigrate, migrate
-from .saver import TurnCheckpointSaver
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import errors
+    from ._recovery import RecoveryReport
+    from ._repair_files import Repair
+    from ._sweep import SweepReport
+    from ._turn_log import TurnRecord
+    from ._upkeep import Stats
+    from ._verify import Finding
+    from .display import Timeline
+    from .errors import (
+        CopyDiffersError,
+        DamagedCheckpointError,
+        DamageWarning,
+        DeletedThreadError,
+        ForeignFileError,
+        InvalidIdError,
+        InvalidMessageError,
+        JournalWarning,
+        LossyTextWarning,
+        MigrationError,
+        MissingExtraError,
+        PlaceError,
+        PolicyWarning,
+        RefusedValueError,
+        SourceChangedError,
+        StaleTurnError,
+        StorageError,
+        ThreadBusyError,
+        ThreadClosedError,
+        ThreadConflictError,
+        TurnCheckpointError,
+        TurnCheckpointWarning,
+        UnknownFormatError,
+        UnknownPolicyError,
+        UnresolvedCallError,
+        UnresolvedTypeWarning,
+        UnserializableValueError,
+        UnsupportedGraphError,
+        UnsupportedSaverError,
+    )
+    from .guard import TurnGuard
+    from .inbox import Inbox
+    from .migration import MigrationReport, amigrate, migrate
+    from .saver import TurnCheckpointSaver
 
 __all__ = [
     "CopyDiffersError",
@@ -90,3 +96,36 @@ __all__ = [
     "migrate",
 ]
 __version__ = "0.1.0"
+
+#: Where public names live that are no errors.
+_HOMES = {
+    "Finding": "_verify",
+    "Inbox": "inbox",
+    "MigrationReport": "migration",
+    "RecoveryReport": "_recovery",
+    "Repair": "_repair_files",
+    "Stats": "_upkeep",
+    "SweepReport": "_sweep",
+    "Timeline": "display",
+    "TurnCheckpointSaver": "saver",
+    "TurnGuard": "guard",
+    "TurnRecord": "_turn_log",
+    "amigrate": "migration",
+    "migrate": "migration",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "errors":
+        return import_module(".errors", __name__)
+    found = getattr(import_module(f".{_HOMES.get(name, 'errors')}", __name__), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """What is public, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -12,7 +12,8 @@ def main() -> None:
     """Run the command, or say how to install it."""
     try:
         from .cli import app  # noqa: PLC0415 - needs an extra
-    except KeyboardInterrupt:  # nothing has begun
+    except KeyboardInterrupt:
+        print("turncheckpoint: stopped; nothing has begun", file=sys.stderr)  # noqa: T201
         raise SystemExit(130) from None
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _TOOLKITS:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from functools import partial
 from types import MethodType
 from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
@@ -25,19 +26,32 @@ from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
+from . import _events
 from ._guard_core import CHECKPOINTER_KEY, GuardCore
 from ._guarded_node import adds_messages
-from ._histories import is_healthy
+from ._histories import FinalizedHistory, is_healthy
+from ._history_channel import in_order
 from ._offload import offload
 from ._open_turn import OpenTurn
 from ._pending import INTERRUPT
 from ._recorder import RunRecorder, View
-from ._recovery import NULL_TASK_ID, Recovery, RecoveryReport, Steps, arun_steps, has_reducer, run_steps
+from ._recovery import (
+    NULL_TASK_ID,
+    Operation,
+    Recovery,
+    RecoveryReport,
+    Steps,
+    arun_steps,
+    has_reducer,
+    history_in,
+    replacement,
+    run_steps,
+)
 from ._running import RunningTurn
 from ._runs import TURN_KEY, explicit_token
 from ._tool_calls import anchor_of
 from ._tool_gate import aguarded_call, guarded_call, with_unreadable
-from ._watched_saver import WatchedSaver
+from ._watched_saver import Look, WatchedSaver
 from .errors import (
     InvalidIdError,
     StorageError,
@@ -101,7 +115,7 @@ def _check_history(core: GuardCore, graph: Pregel[Any, Any, Any, Any]) -> None:
 
 
 def _gated(core: GuardCore, graph: GraphT) -> GraphT:
-    """A copy whose tool nodes ask the guard before each tool, in subgraphs, too."""
+    """A copy whose tool nodes ask the guard before each tool, and whose history is kept in order, in subgraphs, too."""
     nodes = dict(graph.nodes)
     for name, node in graph.nodes.items():
         bound = node.bound
@@ -109,7 +123,8 @@ def _gated(core: GuardCore, graph: GraphT) -> GraphT:
             nodes[name] = node.copy({"bound": _gated_tools(core, bound)})
         elif isinstance(bound, Pregel):
             nodes[name] = node.copy({"bound": _gated(core, bound)})
-    return graph.copy({"nodes": nodes})
+    channels = in_order(graph.channels, core.rules.messages_key, core.rules.unanswered)
+    return graph.copy({"nodes": nodes, "channels": channels})
 
 
 def _gated_tools(core: GuardCore, node: ToolNode) -> ToolNode:
@@ -348,51 +363,72 @@ class GuardedRun:
             conf = {} if saved is None else saved.config["configurable"]
             self._running.started_from(str(conf.get("checkpoint_id") or ""))
 
-    def _recover(self, saved: CheckpointTuple | None) -> bool:
+    def _recover(self, saved: CheckpointTuple | None) -> Look:
         self._note_start(saved)
         if self._starts_empty:
             self._started([])
-            return False
-        history, changed = self._history(saved), False
-        if saved is not None and self._is_addressed:
-            self._within_input(saved, history or [])
-        elif (steps := self._steps(saved)) is not None:
-            try:
-                changed = run_steps(steps, self._graph).changed
-            except Exception as error:  # noqa: BLE001 - a state's reducers may raise anything
-                self._give_up(saved, history, error)
-        if changed or history is None:
+            return Look()
+        history, look = self._history(saved), Look()
+        try:
+            if saved is not None and self._is_addressed:
+                history, look = self._closed(saved, run_steps(self._of_addressed(saved, history), self._graph))
+            elif (steps := self._steps(saved)) is not None:
+                look = Look(again=run_steps(steps, self._graph).changed)
+        except Exception as error:  # noqa: BLE001 - a state's reducers may raise anything
+            self._give_up(saved, history, error)
+        if look.again or history is None:
             history = self._values(self._graph.get_state(self._plain).values)
         self._started(history)
-        return changed
+        return look
 
-    async def _arecover(self, saved: CheckpointTuple | None) -> bool:
+    async def _arecover(self, saved: CheckpointTuple | None) -> Look:
         await offload(self._note_start, saved)
         if self._starts_empty:
             await offload(self._started, [])
-            return False
-        history, changed = self._history(saved), False
-        if saved is not None and self._is_addressed:
-            await offload(self._within_input, saved, history or [])
-        elif (steps := await offload(self._steps, saved)) is not None:
-            try:
-                changed = (await arun_steps(steps, self._graph)).changed
-            except Exception as error:  # noqa: BLE001 - a state's reducers may raise anything
-                await offload(self._give_up, saved, history, error)
-        if changed or history is None:
+            return Look()
+        history, look = self._history(saved), Look()
+        try:
+            if saved is not None and self._is_addressed:
+                done = await arun_steps(self._of_addressed(saved, history), self._graph)
+                history, look = await offload(self._closed, saved, done)
+            elif (steps := await offload(self._steps, saved)) is not None:
+                look = Look(again=(await arun_steps(steps, self._graph)).changed)
+        except Exception as error:  # noqa: BLE001 - a state's reducers may raise anything
+            await offload(self._give_up, saved, history, error)
+        if look.again or history is None:
             history = self._values((await self._graph.aget_state(self._plain)).values)
         await offload(self._started, history)
-        return changed
+        return look
+
+    def _of_addressed(
+        self, saved: CheckpointTuple, history: list[Any] | None
+    ) -> Generator[Operation, Any, FinalizedHistory]:
+        """The history of the checkpoint that the run was pointed at, without calls that nobody will answer."""
+        assert self._running is not None
+        config = cast(RunnableConfig, {"configurable": {**saved.config["configurable"], **self._plain["configurable"]}})
+        recovery = Recovery(self._graph, config, self._running, rules=self._core.rules, gated=self._view.gated or ())
+        # What comes with the input answers calls at the very end of the history itself.
+        return recovery.of_addressed(saved, history, goes_on=self._continues, behind=self._messages is not None)
+
+    def _closed(self, saved: CheckpointTuple, done: FinalizedHistory) -> tuple[list[Any], Look]:
+        self._within_input(saved, done.messages)
+        if not done.changed:
+            return done.messages, Look()
+        key = self._core.rules.messages_key
+        value = replacement(self._graph.channels.get(key), done.messages)
+        return done.messages, Look(writes=[(NULL_TASK_ID, key, value)])
 
     def _give_up(self, saved: CheckpointTuple | None, history: list[Any] | None, error: Exception) -> None:
         """What is pending cannot be applied to the state. LangGraph will drop it for a new input, and so does this."""
         if isinstance(error, TurnCheckpointError):
             raise error
-        if self._continues:
-            return  # the graph itself may know how to go on, and its tools still ask the guard
-        if saved is None or history is None or self._messages is None:
+        running, with_input = self._running, not self._continues
+        if running is None or (with_input and (saved is None or history is None or self._messages is None)):
             raise error
-        self._within_input(saved, history)
+        _events.went_on(running.thread_id, running.token, error, with_input=with_input)
+        if with_input and saved is not None and history is not None:
+            self._within_input(saved, history)
+        # Where it continues, the graph itself may know how to go on, and its tools still ask the guard.
 
     def _within_input(self, saved: CheckpointTuple, history: list[Any]) -> None:
         """Put answers to open calls in front of the input, where no checkpoint can be added before the run."""
@@ -432,7 +468,7 @@ class GuardedRun:
         key = self._core.rules.messages_key
         if isinstance(self._graph.channels.get(key), DeltaChannel):
             return None
-        return [] if saved is None else self._values(saved.checkpoint["channel_values"])
+        return [] if saved is None else history_in(saved, key)
 
     def _values(self, values: Any) -> list[Any]:
         found = values.get(self._core.rules.messages_key) if isinstance(values, Mapping) else None
@@ -509,7 +545,12 @@ def recover_by_hand(core: GuardCore, graph: Pregel[Any, Any, Any, Any], config: 
     """See `TurnGuard.recover`."""
     run = _by_hand(core, graph, config)
     with run:
-        return run_steps(run.everything(), run.graph)
+        try:
+            return run_steps(run.everything(), run.graph)
+        except TurnCheckpointError:
+            raise
+        except Exception:  # noqa: BLE001 - a state's reducers may raise anything
+            return run_steps(run.everything(has_state=False), run.graph)
 
 
 async def arecover_by_hand(
@@ -518,7 +559,12 @@ async def arecover_by_hand(
     """Async twin of `recover_by_hand`."""
     run = _by_hand(core, graph, config)
     async with run:
-        return await arun_steps(await offload(run.everything), run.graph)
+        try:
+            return await arun_steps(await offload(run.everything), run.graph)
+        except TurnCheckpointError:
+            raise
+        except Exception:  # noqa: BLE001 - a state's reducers may raise anything
+            return await arun_steps(await offload(partial(run.everything, has_state=False)), run.graph)
 
 
 def _by_hand(core: GuardCore, graph: Any, config: RunnableConfig) -> _RunByHand:
@@ -536,7 +582,8 @@ class _RunByHand(GuardedRun):
     def graph(self) -> Pregel[Any, Any, Any, Any]:
         return self._graph
 
-    def everything(self) -> Steps:
-        """Whatever there is to close."""
+    def everything(self, *, has_state: bool = True) -> Steps:
+        """Whatever there is to close; `has_state` tells whether what is pending can be applied."""
         assert self._running is not None
-        return Recovery(self._graph, self._plain, self._running, rules=self._core.rules).before_new_message([])
+        recovery = Recovery(self._graph, self._plain, self._running, rules=self._core.rules)
+        return recovery.by_hand() if has_state else recovery.without_state()

@@ -13,11 +13,12 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.graph.message import add_messages
 
 from ._checkpoint_files import NamespaceFiles
-from ._cli_facts import INNER, UNREADABLE, Left, created_at, left_of
+from ._cli_facts import INNER, created_at
 from ._cli_values import LookingSaver
 from ._histories import METADATA_KEY
 from ._inbox_files import InboxFiles
 from ._repair import RepairRules, planned_history, why_left
+from ._standing import UNREADABLE, Left, ThreadState, left_of
 from ._store import Loaded, Store
 from ._tool_calls import calls_of
 from ._turn import LedgerState
@@ -73,6 +74,7 @@ class Conversation:
 
     Attributes:
         thread_id: The thread.
+        state: How it stands now, whichever checkpoint is shown.
         checkpoint_id: The checkpoint it is read from.
         created_at: When that was made.
         turns: The records of its newest turns, oldest first.
@@ -84,6 +86,7 @@ class Conversation:
     """
 
     thread_id: str
+    state: ThreadState
     checkpoint_id: str
     created_at: datetime | None
     turns: list[TurnRecord]
@@ -131,6 +134,7 @@ def conversation(
         lines = list(_message_lines(shown, stored or [], turns, open_calls))
     return Conversation(
         thread_id=thread_id,
+        state=store.standing(thread_id).state,
         checkpoint_id=loaded.checkpoint_id,
         created_at=created_at(loaded.checkpoint_id),
         turns=records,

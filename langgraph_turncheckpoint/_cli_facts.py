@@ -16,35 +16,17 @@ from langchain_core.messages import BaseMessage
 from . import _files, _turns
 from ._checkpoint_files import NamespaceFiles
 from ._cli_values import Unfamiliar
-from ._loading import LoadedFile
-from ._repair import RESUME
+from ._standing import UNREADABLE, ThreadState, left_of, standing
 from ._store import Store
 from ._thread_files import ThreadFiles
-from ._turn import Cause, LedgerState, TurnState
-from .errors import DamagedCheckpointError, RefusedValueError, UnknownFormatError
+from ._turn import Cause, LedgerState
 
-_NEXT: Final = "branch:to:"
-_TASKS: Final = "__pregel_tasks"
-_INPUT: Final = "__start__"
-_INTERRUPT: Final = "__interrupt__"
 #: Channels of LangGraph's own.
 INNER: Final = ("branch:", "join:", "__")
 
 _UUID_EPOCH: Final = datetime(1582, 10, 15, tzinfo=timezone.utc)
-#: Why a checkpoint cannot be read.
-UNREADABLE: Final = (DamagedCheckpointError, UnknownFormatError, RefusedValueError)
-
-
-class Left(NamedTuple):
-    """What a checkpoint leaves to do.
-
-    Attributes:
-        nodes: The nodes that come next; none once the graph is at its end.
-        waiting: Whether a person is asked first.
-    """
-
-    nodes: list[str]
-    waiting: bool
+#: How a thread stands that was cut off in its work.
+CUT_OFF: Final = frozenset({"interrupted", "unfinished"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +35,10 @@ class ThreadLine:
 
     Attributes:
         thread_id: The thread.
-        state: How its last turn ended; "unknown" for a plain run, whose end nobody announces.
+        state: How its newest turn ended. Where nobody announced that, or it was an import, what the newest checkpoint
+            tells; "unknown" if that cannot be read, "damaged" if it is damaged.
         cause: Why, if before its work was done.
-        interrupted: Whether it was cut off in its work, as far as that can be told.
+        interrupted: Whether it was cut off in its work, or is at work in a run whose end nobody will announce.
         waiting: Whether a person is asked; `None` if the newest checkpoint cannot be read.
         next: The nodes that would go on; `None` if the newest checkpoint cannot be read.
         closed: Whether it refuses new runs.
@@ -63,10 +46,11 @@ class ThreadLine:
         checkpoints: How many checkpoints there are, over all namespaces.
         updated_at: When the newest one was made.
         size_bytes: Of all its files.
+        damage: What is wrong with its newest checkpoint, or `None`.
     """
 
     thread_id: str
-    state: TurnState
+    state: ThreadState
     cause: Cause | None
     interrupted: bool
     waiting: bool | None
@@ -76,6 +60,7 @@ class ThreadLine:
     checkpoints: int
     updated_at: datetime | None
     size_bytes: int
+    damage: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,53 +123,26 @@ def newest_at(store: Store, thread_id: str) -> float:
 
 
 def thread_line(store: Store, thread_id: str) -> ThreadLine:
-    """What is to be said of one thread. One checkpoint's head is read, and no value."""
+    """What is to be said of one thread. Of its newest checkpoint the head is read, and that its pages are sound."""
     thread = store.thread(thread_id)
     state = _state(thread)
     turns, _ = _turns.logged_turns(thread, state)
-    left = _left_of_head(store, thread.namespace(state, ""))
-    last: TurnState = turns[0].state if turns else "unknown"
-    cut_off = last == "unknown" and left is not None and bool(left.nodes) and not left.waiting
+    found = standing(store.codec, thread.namespace(state, ""), turns)
     newest = newest_at(store, thread_id)
     return ThreadLine(
         thread_id=thread_id,
-        state=last,
-        cause=turns[0].cause if turns else None,
-        interrupted=last == "interrupted" or cut_off,
-        waiting=None if left is None else left.waiting,
-        next=None if left is None else left.nodes,
+        state=found.state,
+        cause=found.cause,
+        interrupted=found.state in CUT_OFF,
+        waiting=None if found.left is None else found.left.waiting,
+        next=None if found.left is None else found.left.nodes,
         closed=state.closed,
         turns=len(turns),
         checkpoints=sum(1 for files in thread.unnamed_namespaces(state) for _ in files.ids()),
         updated_at=datetime.fromtimestamp(newest, timezone.utc) if newest else None,
         size_bytes=sum(_files.file_sizes(thread.path)),
+        damage=found.damage or None,
     )
-
-
-def _left_of_head(store: Store, files: NamespaceFiles) -> Left | None:
-    for checkpoint_id in files.ids():
-        try:
-            file = store.file(files, checkpoint_id)
-            if file is not None:
-                return left_of(file)
-        except DamagedCheckpointError:
-            continue
-        except (UnknownFormatError, RefusedValueError):
-            return None
-    return None
-
-
-def left_of(file: LoadedFile) -> Left:
-    """What a checkpoint leaves to do."""
-    head = file.head()
-    channels = {channel for _, channel, _ in file.writes({_INTERRUPT, RESUME})}
-    nodes = [name.removeprefix(_NEXT) for name in head.channels if name.startswith(_NEXT)]
-    if _TASKS in head.channels:
-        tasks = file.value(head, _TASKS)
-        nodes += [str(getattr(task, "node", "?")) for task in (tasks if isinstance(tasks, (list, tuple)) else ())]
-    if _INPUT in head.channels:
-        nodes.append(_INPUT)
-    return Left(sorted(set(nodes)), _INTERRUPT in channels and RESUME not in channels)
 
 
 def _state(thread: ThreadFiles) -> LedgerState:

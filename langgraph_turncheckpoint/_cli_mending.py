@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -28,21 +29,42 @@ from ._cli_options import (
     print_json,
     working,
 )
-from ._cli_screen import show_lines, size
+from ._cli_screen import show_lines, size, state_word
 from ._cli_stores import UsageError, chosen_threads, existing_thread, look_into, open_store
-from ._repair import IDLE_SECONDS, repairable
+from ._repair import IDLE_SECONDS, WHERE_MODULES_ARE, repairable
 from ._repair_files import Repair
 from ._retention import Retention
+from ._standing import ThreadState
 from ._thread_files import thread_directories
 from ._upkeep import removable, retain
 from ._verify import Finding, verify_store
+from .errors import DamagedCheckpointError, UnknownFormatError
 from .saver import TurnCheckpointSaver
 
 _UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
 
+#: What a repair does to files and histories.
+_REPAIRS: Final = frozenset({"aside", "rewritten", "finalized"})
+_APP_DIR: Final = "name the directory of the app's modules with --app-dir"
+#: What a sweep removes beside threads, one of it in words.
+_SWEPT: Final = {
+    "temporaries": "temporary file",
+    "remains": "leftover",
+    "tickets": "ticket",
+    "journals": "journal",
+    "inbox_items": "delivered message",
+}
+#: How many threads a sentence names.
+_NAMED: Final = 5
+
 #: What concerns stored data; the rest is litter, or belongs to others.
 _PROBLEMS: Final = frozenset({"damaged", "missing", "newer"})
+
+_REPAIR_PROBLEM: Final = (
+    "somebody is needed: without --apply something is to be repaired, or something was left for a reason that is told "
+    "(a thread that waits for a person, or on which a turn is at work, is no problem)"
+)
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, and only tell what would be done.")]
 
@@ -50,7 +72,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, and onl
 def add_to(app: typer.Typer) -> None:
     """Add the commands."""
     app.command(epilog=STATUS.format(problem="stored data is damaged or missing, or of a newer format"))(verify)
-    app.command(epilog=STATUS.format(problem="something is to be repaired, or could not be"))(repair)
+    app.command(epilog=STATUS.format(problem=_REPAIR_PROBLEM))(repair)
     app.command(epilog=STATUS.format(problem="there is no such thread, or the system refused"))(prune)
     app.command(epilog=STATUS.format(problem="something could not be read or removed"))(sweep)
     app.command(epilog=STATUS.format(problem="there is no such thread, or it was not deleted"))(delete)
@@ -75,7 +97,8 @@ def verify(store: StoreArgument, as_json: AsJson = False) -> None:
 
     Each line names a file and what is wrong with it. `damaged`, `missing` and `newer` concern stored data: a thread
     whose newest checkpoint is damaged goes on from the newest whole one, and other threads are not affected; `repair`
-    puts it in order. `aside` is a damaged file that was kept for you; `temporary` and `orphan` are left over from
+    puts it in order. `aside` is what `repair` moved out of the way and kept for you: a damaged file, or a whole one
+    that cannot be read without it; `temporary` and `orphan` are left over from
     killed processes and cost only space, and `sweep` removes them. In a store that is in use a `temporary` may belong
     to a writer at work. `foreign` files belong to something else and are ignored.
 
@@ -127,7 +150,8 @@ def repair(
     """Put damaged and broken threads in order, without their graphs. By default it only tells what it would do.
 
     Damaged files are moved into a directory `damaged` beside them, with the checkpoints that cannot be read without
-    them; nothing is thrown away. **If you have a backup of a damaged file, put it back instead.**
+    them; nothing is thrown away, and what that costs a thread is told (`lost`): how far it goes back, and how many of
+    its messages that takes. **If you have a backup of a damaged file, put it back instead.**
 
     Where a run was cut off in its tools, one more checkpoint is written in which each open call has the answer that is
     true of it: its recorded result if there is one, else an error that says what is known. Nothing is left to run then.
@@ -135,35 +159,69 @@ def repair(
     closed, running or waiting for a person are left alone. A stop at a static breakpoint (`interrupt_before`) is
     written down nowhere, unless a guard saw it: name the threads to repair if your graphs have any.
 
-    With --json: `store`, `applied`, and `repairs`, each with `kind` (`aside`, `rewritten`, `finalized`, `left`),
-    `thread_id`, `path` (empty for a history), `reason`.
+    With --json: `store`, `applied`, and `repairs`, each with `kind` (`lost`, `aside`, `rewritten`, `finalized`, `left`,
+    or `pending`: no problem), `thread_id`, `path` (empty for a thread as a whole), `reason`, `not_run` (nodes that came
+    next), `state` (of the thread before, in the words of `threads`).
     """
     seconds = 0.0 if idle.strip() in {"0", "0s"} else seconds_of(idle)
     saver = open_store(store, serde)
     found: list[Repair] = []
+    states: dict[str, ThreadState] = {}
     chosen = chosen_threads(saver, threads) if threads else repairable(saver.store)
     with working("repaired" if apply else "looked at", total=len(chosen), quiet=as_json) as work:
         for thread_id in chosen:
+            states[thread_id] = _state_of(saver, thread_id)
             found += saver.repair(
                 [thread_id], dry_run=not apply, messages_key=messages_key, unanswered=unanswered or (), idle=seconds
             )
             work.step()
     if as_json:
-        print_json({"store": saver.path, "applied": apply, "repairs": [each._asdict() for each in found]})
+        rows = [{**each._asdict(), "state": states[each.thread_id]} for each in found]
+        print_json({"store": saver.path, "applied": apply, "repairs": rows})
     else:
-        show_lines((each.kind, _repair_line(each)) for each in found)
-        done = sum(each.kind != "left" for each in found)
-        what = f"{count(done, 'repair')} made" if apply else f"{count(done, 'repair')} to be made"
-        left = f", {len(found) - done} left" if len(found) > done else ""
-        more = "; nothing was changed, add --apply to do it" if done and not apply else ""
-        typer.echo(f"{count(len(chosen), 'thread')} looked at, {what}{left}{more}", err=True)
-    if any(each.kind == "left" or not apply for each in found):
+        show_lines((each.kind, _repair_line(each, states[each.thread_id])) for each in found)
+        _tell_repairs(found, looked_at=len(chosen), apply=apply)
+    if any(each.kind == "left" or (not apply and each.kind != "pending") for each in found):
         raise typer.Exit(PROBLEM)
 
 
-def _repair_line(each: Repair) -> str:
+def _state_of(saver: TurnCheckpointSaver, thread_id: str) -> ThreadState:
+    try:
+        return saver.store.standing(thread_id).state
+    except DamagedCheckpointError:
+        return "damaged"  # its ledger
+    except UnknownFormatError:
+        return "unknown"
+
+
+def _repair_line(each: Repair, state: ThreadState) -> str:
     place = f"{each.path}: " if each.path else ""
-    return f"thread {shown_id(each.thread_id)}: {place}{each.reason}"
+    named = shown_id(each.thread_id) + ("" if each.path else f" ({state_word(state)})")
+    return f"thread {named}: {place}{each.reason.replace(WHERE_MODULES_ARE, _APP_DIR)}"
+
+
+def _tell_repairs(found: Sequence[Repair], *, looked_at: int, apply: bool) -> None:
+    done = sum(each.kind in _REPAIRS for each in found)
+    counts = {kind: sum(each.kind == kind for each in found) for kind in ("left", "pending")}
+    told = [count(looked_at, "thread") + " looked at", f"{count(done, 'repair')} {'made' if apply else 'to be made'}"]
+    told += [f"{counts['left']} left"] if counts["left"] else []
+    told += [f"{counts['pending']} in order with calls open"] if counts["pending"] else []
+    more = "; nothing was changed, add --apply to do it" if done and not apply else ""
+    ended = list(dict.fromkeys(each.thread_id for each in found if each.kind == "finalized" and each.not_run))
+    if ended:
+        names = ", ".join(map(shown_id, ended[:_NAMED])) + (", ..." if len(ended) > _NAMED else "")
+        if apply:
+            text = (
+                f"nothing is left to run now in {count(len(ended), 'thread')}: {names}. The next message goes on there."
+            )
+        else:
+            text = (
+                "do not repair a thread that is to go on in the middle: that is what invoke(None) is for, and nothing "
+                f"would be left to run in {count(len(ended), 'thread')}: {names}. If one of these is to go on, name "
+                "the others."
+            )
+        typer.echo(f"turncheckpoint: {text}", err=True)
+    typer.echo(f"{', '.join(told)}{more}", err=True)
 
 
 @guarded
@@ -258,8 +316,7 @@ def sweep(
         if old:
             _ask(saver, old)
     report = saver.sweep(max_age=seconds, dry_run=dry_run)
-    kinds = ("temporaries", "remains", "tickets", "journals", "inbox_items")
-    counts = {kind: getattr(report, kind) for kind in kinds}
+    counts = {kind: getattr(report, kind) for kind in _SWEPT}
     if as_json:
         lists = {"threads": list(report.threads), "problems": list(report.problems)}
         print_json({"store": saver.path, "dry_run": dry_run, **lists, **counts, "size_bytes": report.size_bytes})
@@ -268,9 +325,9 @@ def sweep(
         for thread_id in report.threads:
             typer.echo(f"thread {shown_id(thread_id)}: {verb}")
         told = [count(len(report.threads), "thread")] if report.threads else []
-        told += [f"{number} {kind.replace('_', ' ')}" for kind, number in counts.items() if number]
+        told += [count(counts[kind], noun) for kind, noun in _SWEPT.items() if counts[kind]]
         swept = "would be removed" if dry_run else "removed"
-        typer.echo(f"{', '.join(told) or 'nothing'} {swept}, {size(report.size_bytes)}")
+        typer.echo(f"{', '.join(told)} {swept}, {size(report.size_bytes)}" if told else f"nothing {swept}")
         for problem in report.problems:
             typer.echo(f"turncheckpoint: {clean(problem)}", err=True)
     if report.problems:

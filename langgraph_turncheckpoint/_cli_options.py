@@ -42,7 +42,7 @@ STATUS: Final = (
     "Ctrl-C."
 )
 
-_ENCRYPTED: Final = (
+ENCRYPTED: Final = (
     "If the store is encrypted, give its serializer: --serde aes with the key in LANGGRAPH_AES_KEY, or "
     "--serde MODULE:FACTORY"
 )
@@ -144,7 +144,7 @@ def guarded(function: Callable[P, None]) -> Callable[P, None]:
         except (UsageError, PlaceError) as error:
             fail(str(error), status=USAGE)
         except RefusedValueError as error:
-            fail(f"{error}. {_ENCRYPTED}", status=PROBLEM)
+            fail(f"{error}. {ENCRYPTED}", status=PROBLEM)
         except (ProblemError, TurnCheckpointError) as error:
             fail(str(error), status=PROBLEM)
 

@@ -63,7 +63,12 @@ def threads(
     store: StoreArgument,
     *,
     interrupted: Annotated[
-        bool, typer.Option("--interrupted", help="Show those that were cut off in their work first.")
+        bool,
+        typer.Option(
+            "--interrupted",
+            help="Show those first that were cut off in their work (`interrupted`, `unfinished`), and then `damaged` "
+            "ones.",
+        ),
     ] = False,
     limit: Limit = None,
     ids: Annotated[bool, typer.Option("--ids", help="Print the ids alone, one per line.")] = False,
@@ -72,17 +77,19 @@ def threads(
 ) -> None:
     """List the threads in a store, the newest first.
 
-    LAST TURN says how the newest turn ended: `running`, `completed`, `paused` (for a person), `failed`, `cancelled`,
+    STATE says how the newest turn ended: `running`, `completed`, `paused` (a person is asked), `failed`, `cancelled`,
     `superseded`, `interrupted` (its process died). The end of a plain run, without a guard or a `turn` block, is
-    announced by nobody; it counts as `cut off` if its newest checkpoint leaves nodes to run, as `waiting` if a person
-    is asked, else as `at rest`, and as `?` if that cannot be read. A run that is at work looks like one that was cut
-    off.
+    announced by nobody, and a thread that was migrated or imported has none: there it is what the newest checkpoint
+    tells, `completed`, `paused`, `failed`, or `unfinished` if it leaves nodes to run. A plain run that is at work reads
+    `unfinished`, too. A thread whose newest checkpoint is damaged, or needs what is damaged, reads `damaged`; `?` is
+    one that cannot be read without its key, or is of a newer format.
 
     An id that does not print, or begins with a dash or a quotation mark, is shown as a JSON string, and every command
     takes it in this form.
 
     With --json: `store`, `total`, `size_bytes`, and `threads`, each with `thread_id`, `state`, `cause`, `interrupted`,
-    `waiting`, `next`, `closed`, `turns`, `checkpoints`, `updated_at`, `size_bytes`.
+    `waiting`, `next`, `closed`, `turns`, `checkpoints`, `updated_at`, `size_bytes`, `damage`. `state` is the word
+    above, `unknown` for `?`; `waiting` and `next` are `null` where the newest checkpoint cannot be read.
     """
     saver = look_into(store, serde)
     found = list(saver.thread_ids())
@@ -96,7 +103,7 @@ def threads(
                 lines.append(thread_line(saver.store, thread_id))
                 work.step()
     if interrupted:
-        lines.sort(key=lambda line: not line.interrupted)
+        lines.sort(key=lambda line: 0 if line.interrupted else 1 if line.state == "damaged" else 2)
         lines = lines[:limit]
         wanted = [line.thread_id for line in lines]
     if ids and not as_json:
@@ -139,11 +146,13 @@ def show(
     or `repair`, would give them, marked as not stored; with --raw, and for a thread that is running or waits for a
     person, everything is as it is stored. Values of the app's own classes are shown as data.
 
-    With --json: `store`, `thread_id`, `checkpoint_id`, `created_at`, `next`, `waiting`, `inbox`, `note`, `turns` (as
-    `turns` has them, the newest 200, the oldest first), `values` (the other channels), and `messages` (`null` if there
-    is no list of messages), each with `index`, `turn`, `stored`, `type`, `id`, `text`, `calls` (`id`, `name`, `args`,
-    `outcome`), `answers`, `outcome`, `cause`. With --raw: `store`, `thread_id`, `checkpoint_id`, `created_at`, and
-    `values`, all channels as they are.
+    The first line says how the thread stands, in the words of `threads`.
+
+    With --json: `store`, `thread_id`, `state`, `checkpoint_id`, `created_at`, `next`, `waiting`, `inbox`, `note`,
+    `turns` (as `turns` has them, the newest 200, the oldest first), `values` (the other channels), and `messages`
+    (`null` if there is no list of messages), each with `index`, `turn`, `stored`, `type`, `id`, `text`, `calls` (`id`,
+    `name`, `args`, `outcome`), `answers`, `outcome`, `cause`. With --raw: `store`, `thread_id`, `checkpoint_id`,
+    `created_at`, and `values`, all channels as they are.
     """
     saver = look_into(store, serde)
     thread_id = existing_thread(saver, thread)
@@ -171,8 +180,17 @@ def turns(
 ) -> None:
     """List the turns of a thread, the newest first: when each began and how it ended.
 
+    STATE is `running`, `completed`, `paused` (a person is asked), `failed`, `cancelled`, `superseded`, `interrupted`
+    (its process died) or `imported`. The end of a plain run, without a guard or a `turn` block, is announced by nobody:
+    there it is what the last checkpoint tells that it wrote and that is still there, `completed`, `paused`, `failed`,
+    or `unfinished` if that leaves nodes to run; `unknown` if there is none, or it cannot be read.
+
+    Numbers may jump, and none is missing: the end of a turn, a cancel, a close and a delete take a number as well, so
+    that a run that comes too late can be told from the newest.
+
     With --json: `store`, `thread_id`, and `turns`, each with `token`, `state`, `cause`, `opened_at`, `settled_at`,
-    `first_checkpoint_id`, `last_checkpoint_id`, `continues`.
+    `first_checkpoint_id`, `last_checkpoint_id`, `continues`, `announced` (`false` where `state` is inferred),
+    `refused_at` (when it first tried to write though it was over).
     """
     saver = look_into(store, serde)
     thread_id = existing_thread(saver, thread)
@@ -287,8 +305,8 @@ def _thread_data(line: ThreadLine) -> dict[str, Any]:
 
 
 def _turn_data(record: TurnRecord) -> dict[str, Any]:
-    times = {"opened_at": _iso(record.opened_at), "settled_at": _iso(record.settled_at)}
-    return {**asdict(record), **times}
+    times = ("opened_at", "settled_at", "refused_at")
+    return {**asdict(record), **{name: _iso(getattr(record, name)) for name in times}}
 
 
 def _conversation_data(saver: LookingSaver, found: Conversation, limit: int | None) -> dict[str, Any]:
@@ -297,6 +315,7 @@ def _conversation_data(saver: LookingSaver, found: Conversation, limit: int | No
     return {
         "store": saver.path,
         "thread_id": found.thread_id,
+        "state": found.state,
         "checkpoint_id": found.checkpoint_id,
         "created_at": _iso(found.created_at),
         "next": found.left.nodes,

@@ -21,6 +21,7 @@ from ._cli_conversation import CallLine, Conversation, MessageLine
 from ._cli_facts import CheckpointLine, Difference, ThreadLine
 from ._cli_ids import clean, shown_id
 from ._cli_values import as_data
+from ._standing import ThreadState
 from ._turn_log import TurnRecord
 
 #: Told how many items are done, and how many there are.
@@ -37,7 +38,8 @@ _STYLES: Final = {
     "paused": "yellow",
     "waiting": "yellow",
     "interrupted": "red",
-    "cut off": "red",
+    "unfinished": "red",
+    "damaged": "red",
     "failed": "red",
     "error": "red",
     "open": "red",
@@ -122,20 +124,16 @@ def _table(*headings: str, right: Sequence[str] = ()) -> Table:
 # --- tables ---
 
 
-def state_word(line: ThreadLine) -> str:
-    """How a thread stands, in one word or two."""
-    if line.state == "unknown":
-        if line.next is None:
-            return "?"
-        return "waiting" if line.waiting else "cut off" if line.interrupted else "at rest"
-    return line.state
+def state_word(state: ThreadState) -> str:
+    """How a thread stands, in one word."""
+    return "?" if state == "unknown" else state
 
 
 def show_threads(lines: Sequence[ThreadLine]) -> None:
     """The threads, as they come."""
-    table = _table("THREAD", "LAST TURN", "NEXT", "AGE", "TURNS", "CHECKPOINTS", "SIZE", right=("SIZE", "AGE"))
+    table = _table("THREAD", "STATE", "NEXT", "AGE", "TURNS", "CHECKPOINTS", "SIZE", right=("SIZE", "AGE"))
     for line in lines:
-        state = _styled(state_word(line))
+        state = _styled(state_word(line.state))
         if line.closed:
             state.append(", closed")
         nodes = "" if line.next is None else ", ".join(map(clean, line.next))
@@ -203,6 +201,9 @@ def show_conversation(found: Conversation, *, limit: int | None) -> None:
     """A thread as a model would see it."""
     out = console()
     records = {record.token: record for record in found.turns}
+    read = f"  checkpoint {clean(found.checkpoint_id)}, {_moment(found.created_at)}".rstrip(", ")
+    word = state_word(found.state)
+    out.print(Text.assemble((f"thread {shown_id(found.thread_id)}", "bold"), ": ", _styled(word), (read, "dim")))
     turn: int | None = None
     lines = found.messages or []
     first = 0 if limit is None else max(0, len(lines) - limit)
@@ -233,8 +234,7 @@ def _turn_heading(token: int, record: TurnRecord | None) -> Text:
     text = Text(f"── turn {token}", style="dim")
     if record is not None:
         text.append(f", {_moment(record.opened_at)}")
-        if record.state != "unknown":
-            text.append(f", {record.state}", style=_STYLES.get(record.state, ""))
+        text.append(f", {record.state}", style=_STYLES.get(record.state, ""))
         if record.cause is not None:
             text.append(f" ({record.cause})")
     return text

@@ -4,11 +4,13 @@ says why, and is left as it is.
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -21,6 +23,11 @@ from ._thread_files import THREADS_NAME
 from .errors import MissingExtraError, StorageError
 from .saver import TurnCheckpointSaver
 
+_SCHEMES: Final = frozenset({"sqlite", "postgres", "postgresql"})
+_SQLITE_HEADER: Final = b"SQLite format 3\0"
+#: Ids that are this much alike may be meant for each other.
+_ALIKE: Final = 0.6
+
 
 class UsageError(Exception):
     """What was asked for makes no sense as it stands; the message says why."""
@@ -32,10 +39,14 @@ class ProblemError(Exception):
 
 def why_no_store(path: Path) -> str | None:
     """Why a path is no store, in one sentence; `None` if it is one."""
+    scheme, colon, rest = str(path).partition(":")
+    if colon and scheme.lower() in _SCHEMES and not path.exists():
+        where = f"{scheme}:{rest}" if scheme.lower() == "sqlite" else f"{scheme}://..."  # there may be a password in it
+        return f"{where} is a database, and a store is a directory; {_take_over(where)}"
     if path.is_file():
-        return (
-            f"{path} is a file, and a store is a directory; to take a database over into a new store: "
-            f"turncheckpoint migrate sqlite:{path} DIR"
+        is_database = _begins_like_sqlite(path)
+        return f"{path} is a file, and a store is a directory" + (
+            f"; {_take_over(f'sqlite:{path}')}" if is_database else ""
         )
     if not path.is_dir():
         return f"{path} does not exist"
@@ -51,6 +62,18 @@ def why_no_store(path: Path) -> str | None:
     if names and not any(is_component("t", name) for name in names):
         return f"{path} is no store: its directory {THREADS_NAME!r} is of another program"
     return None
+
+
+def _take_over(place: str) -> str:
+    return f"to take a database over into a new store: turncheckpoint migrate {shlex.quote(place)} DIR"
+
+
+def _begins_like_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE_HEADER)) == _SQLITE_HEADER
+    except OSError:
+        return False
 
 
 def look_into(store: Path, serde: str | None, *, fsync: bool = False) -> LookingSaver:
@@ -125,7 +148,15 @@ def existing_thread(saver: TurnCheckpointSaver, given: str) -> str:
         state = thread.ledger.read() if _files.is_directory(thread.path) else None
         if state is not None and _files.list_directory(thread.generation(state)):
             return meant
-    raise ProblemError(f"there is no thread {shown_id(given_ids(given)[0])} in {saver.path}")
+    meant = given_ids(given)[0]
+    raise ProblemError(f"there is no thread {shown_id(meant)} in {saver.path}; {_instead(saver, meant)}")
+
+
+def _instead(saver: TurnCheckpointSaver, meant: str) -> str:
+    """What somebody may do who has named a thread that is not there."""
+    alike = difflib.get_close_matches(meant, saver.thread_ids(), n=3, cutoff=_ALIKE)
+    listing = f"turncheckpoint threads {shlex.quote(saver.path)} lists all"
+    return f"did you mean {' or '.join(map(shown_id, alike))}? {listing}" if alike else listing
 
 
 def chosen_threads(saver: TurnCheckpointSaver, given: Sequence[str] | None) -> list[str]:

@@ -53,7 +53,7 @@ def few_steps(steps: Sequence[Step]) -> list[Step]:
 def column_of(step: Step) -> Column:
     """A step: a pill for each node, the tool calls below, and how long it took."""
     kind = {"input": "pill input", "update": "pill update"}.get(step.kind, "pill")
-    style = kind if step.is_finished else f"{kind} unfinished"
+    style = kind if step.is_finished else f"{kind} begun"
     tally = Counter(step.names)
     names = [name if number == 1 else f"{number} \N{MULTIPLICATION SIGN} {name}" for name, number in tally.items()]
     if len(names) > CALLS_SHOWN:
@@ -64,7 +64,11 @@ def column_of(step: Step) -> Column:
     texts = [fitting(clean(name), _LABEL_MAX, 11.5, mono=True) for name in names]
     widths = [width_of(text, 11.5, mono=True) + 18 for text in texts]
     labels = [fitting(clean(call.name), _LABEL_MAX, 11, mono=True) for call in calls]
-    widths += [width_of(label, 11, mono=True) + 31 for label in labels]
+    times = ["" if call.seconds is None else duration(call.seconds) for call in calls]
+    for label, time in zip(labels, times, strict=True):
+        widths.append(width_of(label, 11, mono=True) + 31 + (width_of(time, SMALL) + 8 if time else 0))
+    known = [call.seconds for call in calls if call.seconds is not None]
+    longest = (max(known) or 1.0) if len(known) > 1 else None  # one alone has nothing to be compared with
     widths += [width_of(text, SMALL) + 4 for text in (took, inner)]
     width = round(max(40.0, *widths), 1)
     marks, y = [], 0.0
@@ -74,8 +78,9 @@ def column_of(step: Step) -> Column:
         shown = Text(middle, y + 15, text, "ink", 11.5, mono=True)
         marks.append(Mark(clean(name), about, (Box(0, y, width, PILL, style, PILL / 2), shown)))
         y += PILL + 4
-    for call, label in zip(calls, labels, strict=True):
-        marks.append(_chip(call, label, width, y))
+    for call, label, time in zip(calls, labels, times, strict=True):
+        share = None if longest is None or call.seconds is None else call.seconds / longest
+        marks.append(_chip(call, (label, time), (width, share), y))
         y += _CHIP + 4
     for text in filter(None, (took, inner)):
         x = round((width - width_of(text, SMALL)) / 2, 1)
@@ -112,15 +117,21 @@ def _few_calls(calls: Sequence[Call]) -> list[Call]:
     return [*(calls[place] for place in shown), Call(f"+{len(rest)} more", rest[0], note)]
 
 
-def _chip(call: Call, label: str, width: float, y: float) -> Mark:
-    style = f"chip {tone_of(call.result)}"
-    shapes: tuple[Shape, ...] = (
-        Box(0, y, width, _CHIP, style, 5.0),
-        Icon(call.result, 6, y + 4, tone_of(call.result)),
+def _chip(call: Call, texts: tuple[str, str], size: tuple[float, float | None], y: float) -> Mark:
+    """A call: its name and how long it took, on ground that is tinted for its share of the longest beside it."""
+    (label, time), (width, share), tone = texts, size, tone_of(call.result)
+    shapes: list[Shape] = [
+        Box(0, y, width, _CHIP, f"chip {tone}", 5.0),
+        Icon(call.result, 6, y + 4, tone),
         Text(23, y + 14, label, "ink", 11, mono=True),
-    )
-    description = f"{call.note}. {clean(call.detail)}" if call.detail else call.note
-    return Mark(f"{clean(call.name)}: {RESULTS[call.result]}", description, shapes)
+    ]
+    if share is not None:
+        shapes.insert(1, Box(1, y + 1, round(max(2.0, share * (width - 2)), 1), _CHIP - 2, f"bar {tone}", 4.0))
+    if time:
+        shapes.append(Text(round(width - width_of(time, SMALL) - 6, 1), y + 14, time, "soft", SMALL))
+    note = call.note if not time else f"{call.note}, in {time}"
+    description = f"{note}. {clean(call.detail)}" if call.detail else note
+    return Mark(f"{clean(call.name)}: {RESULTS[call.result]}", description, tuple(shapes))
 
 
 def tone_of(result: CallResult) -> str:
@@ -137,16 +148,22 @@ def tone_of(result: CallResult) -> str:
     }[result]
 
 
-def end_column(band: TurnBand) -> Column:
-    text = fitting(clean(band.end), 2 * _LABEL_MAX, 11)
+def end_columns(band: TurnBand) -> list[Column]:
+    """What stands behind the last step of a turn: how it ended, and what it tried afterwards."""
+    late = "it was over by then, so nothing of this was stored"
+    ends = [(band.end, band.left_as or band.outcome, band.reason), (band.refused, "refused", late)]
+    return [_end_column(clean(text), style, about) for text, style, about in ends if text]
+
+
+def _end_column(words: str, style: str, about: str) -> Column:
+    text = fitting(words, 2 * _LABEL_MAX, 11)
     width = round(8 + ICON + 5 + width_of(text, 11) + 10, 1)
-    style = band.outcome.replace(" ", "-")
     shapes: tuple[Shape, ...] = (
         Box(0, 0, width, PILL, f"end {style}", 4.0),
         Icon(style, 8, 5, style),
         Text(8 + ICON + 5, 15, text, "ink", 11),
     )
-    return Column(width, PILL, (Mark(clean(band.end), band.reason, shapes),))
+    return Column(width, PILL, (Mark(words, about, shapes),))
 
 
 def moved(mark: Mark, x: float, y: float) -> Mark:

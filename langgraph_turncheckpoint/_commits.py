@@ -20,8 +20,8 @@ from ._ledger import HeldLedger
 from ._records import Section
 from ._thread_files import ThreadFiles
 from ._turn import LedgerEvent, advance, check_current, check_outside_turn
-from ._turns import Turn
-from .errors import StorageError
+from ._turns import Turn, note_refusal
+from .errors import StaleTurnError, StorageError, ThreadClosedError
 
 #: Tails kept in memory; one that is not there is read from its file.
 TAILS_LIMIT: Final = 512
@@ -159,7 +159,7 @@ class Commits:
         with thread.ledger.hold() as held:
             files = thread.namespace(held.state, checkpoint_ns)
             if turn is not None:
-                self._admit(held, thread, turn, fsync=fsync)
+                self._admit(held, thread, turn, "put", fsync=fsync)
             else:
                 check_outside_turn(
                     held.state,
@@ -266,7 +266,7 @@ class Commits:
     def _check_job(self, held: HeldLedger, thread: ThreadFiles, job: WriteJob, *, fsync: bool) -> None:
         _, checkpoint_ns, checkpoint_id, turn = job.target
         if turn is not None:
-            self._admit(held, thread, turn, fsync=fsync)
+            self._admit(held, thread, turn, "put_writes", fsync=fsync)
             return
         files = thread.namespace(held.state, checkpoint_ns)
         check_outside_turn(
@@ -343,9 +343,13 @@ class Commits:
             held.was_interrupted = False
 
     @staticmethod
-    def _admit(held: HeldLedger, thread: ThreadFiles, turn: Turn, *, fsync: bool) -> None:
+    def _admit(held: HeldLedger, thread: ThreadFiles, turn: Turn, operation: str, *, fsync: bool) -> None:
         state = held.state
-        check_current(state, turn.token, thread_id=thread.thread_id)
+        try:
+            check_current(state, turn.token, thread_id=thread.thread_id)
+        except (StaleTurnError, ThreadClosedError):
+            note_refusal(thread, state, turn, operation)
+            raise
         if turn.token > state.token:
             # The ledger was replaced by an older copy. Tokens still only grow.
             held.write(state._replace(token=turn.token))

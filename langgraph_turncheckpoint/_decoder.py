@@ -59,6 +59,12 @@ class Decoder:
         except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise MalformedError(f"unreadable value: {error}") from error
 
+    def length(self, node: Node) -> int:
+        """How many items the listing of a node has; none of their pages is opened."""
+        number = node[2]
+        listed = [] if number is None else parse_index(self._fetch(self._ref(number)).data, self._ref(number))
+        return sum(count for _, count in listed) + sum(int(count) for _, count in node[1])
+
     def _value(self, node: Node) -> tuple[Any, Shape | None]:
         kind = node[0]
         if kind == INLINE:

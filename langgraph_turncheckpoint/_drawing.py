@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ._markup import TITLE_LIMIT, TONES, Cell, clean, escape, table
-from ._shapes import OUTCOMES, RESULTS, Box, Icon, Line, Mark, Picture, Shape, duration, moment
-from ._story import Step, ThreadStory
+from ._shapes import RESULTS, Box, Icon, Line, Mark, Picture, Shape, duration, folded_title, moment
+from ._story import Call, Step, ThreadStory, TurnBand
 
 _SANS: Final = "system-ui,-apple-system,'Segoe UI','Noto Sans','DejaVu Sans',Helvetica,Arial,sans-serif"
 _MONO: Final = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono','Liberation Mono',monospace"
@@ -36,14 +36,15 @@ _PAINTS: Final = {
     "pill": _Paint("#ffffff", "#8c959f", "#21262d", "#6e7681"),
     "input": _Paint("#ddf4ff", "#54aeff", "#0c2d4d", "#316dca"),
     "update": _Paint("#eff2f5", "#afb8c1", "#161b22", "#6e7681"),
-    "unfinished": _Paint("none", "", "none", "", 'stroke-dasharray="4 3"'),
+    "begun": _Paint("none", "", "none", "", 'stroke-dasharray="4 3"'),
+    "bar": _Paint(more='fill-opacity="0.16"'),
     "chip": _Paint("#ffffff", "", "#0d1117", ""),
     "end": _Paint("#ffffff", "", "#0d1117", ""),
     "rail": _Paint("none", "#afb8c1", "none", "#484f58", 'stroke-width="2"'),
     "wire": _Paint("none", "#8c959f", "none", "#6e7681"),
 }
 #: The styles in which a tone is a fill; everywhere else it is the colour of the outline.
-_FILLED: Final = frozenset({"solid", "dot"})
+_FILLED: Final = frozenset({"solid", "dot", "bar"})
 
 _ICONS: Final = {
     "ok": "M2 6.5 5 9.5 10 3",
@@ -51,16 +52,17 @@ _ICONS: Final = {
     "kept": "M9.5 4.5A4 4 0 1 0 10 7M10 2V4.7H7.3",
     "error": "M3 3 9 9M9 3 3 9",
     "failed": "M3 3 9 9M9 3 3 9",
-    "crashed": "M7 1 3 6.8H6L5 11 9 5H6Z",
+    "interrupted": "M7 1 3 6.8H6L5 11 9 5H6Z",
     "superseded": "M2 3V6.5H9M6.5 4 9.2 6.5 6.5 9",
     "unknown": "M3.8 4.2A2.3 2.3 0 1 1 6 6.6V7.6M6 9.6V10",
     "told": "M1.5 2.5H10.5V8H6L3.5 10.5V8H1.5Z",
-    "cut-off": "M2 6H4.5M7.5 6H10M5.2 9 6.8 3",
+    "unfinished": "M2 6H4.5M7.5 6H10M5.2 9 6.8 3",
+    "imported": "M6 1.5V7.5M3.2 5 6 7.8 8.8 5M2 10.5H10",
+    "refused": "M6 1.5A4.5 4.5 0 1 1 6 10.5 4.5 4.5 0 1 1 6 1.5M2.9 9.1 9.1 2.9",
     "not run": "M2.5 6H9.5",
     "cancelled": "M2.5 6H9.5",
     "paused": "M4 3V9M8 3V9",
     "running": "M4 2.5 9.5 6 4 9.5Z",
-    "open": "M2.5 6H3M5.8 6H6.2M9 6H9.5",
     "edit": "M2.5 9.5 3 7.5 8 2.5 9.5 4 4.5 9Z",
 }
 
@@ -155,7 +157,7 @@ def _dark_rules() -> Iterable[tuple[str, str]]:
     for name, (tone, bright) in TONES.items():
         yield f".chip.{name},.tcp .end.{name},.tcp .icon.{name}", f"stroke:{bright}"
         yield f".rail.{name}", f"stroke:{bright}"
-        yield f".dot.{name}", f"fill:{bright}"
+        yield f".dot.{name},.tcp .bar.{name}", f"fill:{bright}"
         yield f".solid.{name}", f"fill:{tone}"
 
 
@@ -163,13 +165,14 @@ def table_of(story: ThreadStory) -> str:
     """The turns of a thread as an HTML table, for those who cannot or would not look at a picture."""
     rows: list[list[Cell | str]] = []
     for band in story.bands:
-        word = OUTCOMES.get(band.outcome, band.outcome)
         steps = ", ".join(" + ".join(step.names) for step in band.steps) or "-"
-        calls = ", ".join(f"{call.name}: {RESULTS[call.result]}" for step in band.steps for call in step.calls)
-        colour = TONES[band.outcome.replace(" ", "-")][0]
+        calls = ", ".join(
+            f"{call.name}: {RESULTS[call.result]}{_in_time(call)}" for step in band.steps for call in step.calls
+        )
+        colour = TONES[band.outcome][0]
         took = "-" if band.seconds is None else duration(band.seconds)
-        rows.append([str(band.token or "-"), Cell(word, colour, band.reason), took, steps, calls or "-"])
-    note = f"{story.folded.turns} earlier turns are not listed." if story.folded else ""
+        rows.append([_name(band) or "-", Cell(band.outcome, colour, band.reason), took, steps, calls or "-"])
+    note = f"Not listed: {folded_title(story.folded)}." if story.folded else ""
     return table(
         f"Turns of thread {story.thread_id}", ["turn", "state", "took", "steps", "tool calls"], rows, note=note
     )
@@ -179,12 +182,13 @@ def text_of(story: ThreadStory) -> str:
     """The turns of a thread as plain text, a line each."""
     lines = [f"Thread {clean(story.thread_id)}" + (" (closed)" if story.is_closed else "")]
     if story.folded is not None:
-        lines.append(f"  {story.folded.turns} earlier turns")
+        lines.append(f"  {folded_title(story.folded)}")
     for band in story.bands:
-        name = f"turn {band.token}" if band.token else "edit"
-        word = "" if band.outcome == "edit" else OUTCOMES.get(band.outcome, band.outcome)
+        name = f"turn {_name(band)}" if band.token else "edit"
+        word = "" if band.outcome == "edit" else band.outcome
         took = "" if band.seconds is None else duration(band.seconds)
-        steps = " > ".join([*map(_step_text, band.steps), *([clean(band.end)] if band.end else [])]) or "wrote nothing"
+        ends = [clean(end) for end in (band.end, band.refused) if end]
+        steps = " > ".join([*map(_step_text, band.steps), *ends]) or "wrote nothing"
         lines.append(f"  {name:<9} {word:<12} {moment(band.opened_at):%Y-%m-%d %H:%M:%S} {took:>8}  {steps}")
     if not story.bands:
         lines.append("  nothing is stored under this thread id")
@@ -192,8 +196,17 @@ def text_of(story: ThreadStory) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _name(band: TurnBand) -> str:
+    """The number of a turn, and of its part; empty outside any turn."""
+    return f"{band.token or ''}" + (f".{band.part}" if band.part else "")
+
+
+def _in_time(call: Call) -> str:
+    return "" if call.seconds is None else f" ({duration(call.seconds)})"
+
+
 def _step_text(step: Step) -> str:
-    calls = ", ".join(f"{clean(call.name)}: {call.result}" for call in step.calls)
+    calls = ", ".join(f"{clean(call.name)}: {call.result}{_in_time(call)}" for call in step.calls)
     names = "+".join(map(clean, step.names)) + ("" if step.is_finished else "?")
     return f"{names} [{calls}]" if calls else names
 

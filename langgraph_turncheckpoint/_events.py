@@ -25,7 +25,7 @@ GUARD: Final = logging.getLogger("langgraph_turncheckpoint.guard")
 UPKEEP: Final = logging.getLogger("langgraph_turncheckpoint.upkeep")
 STORE: Final = logging.getLogger("langgraph_turncheckpoint.store")
 
-#: Damaged files that have been logged as warnings; a thread may be read a thousand times a minute.
+#: Files whose faults have been logged as warnings; a thread may be read a thousand times a minute.
 _TOLD_LIMIT: Final = 1024
 
 
@@ -143,6 +143,13 @@ def settled(thread_id: str, token: int, state: str, cause: str | None) -> None:
     TURNS.debug("thread %r: turn %d is %s (%s)", thread_id, token, state, cause or "no cause")
 
 
+def unlogged(thread_id: str, path: str, error: Exception) -> None:
+    """The log of a thread's turns could not take an entry. No turn fails for that."""
+    level = logging.WARNING if _is_news(path) else logging.DEBUG
+    text = "thread %r: the log of its turns misses an entry, so `turns` will not tell all: %s"
+    TURNS.log(level, text, thread_id, described(error))
+
+
 # --- the guard ---
 
 
@@ -177,6 +184,15 @@ def recovered(event: Recovered) -> None:
         _tell(event.root, event)
 
 
+def went_on(thread_id: str, token: int, error: Exception, *, with_input: bool) -> None:
+    """A run goes on although putting its thread in order broke off: its state could not take what is pending."""
+    if with_input:
+        means = "what was pending is dropped, as LangGraph drops it, and open calls are answered in front of the input"
+    else:
+        means = "results that earlier runs recorded may be missing from its history; its tools still ask the guard"
+    GUARD.warning("thread %r: turn %d goes on without recovery (%s): %s", thread_id, token, described(error), means)
+
+
 def _counted(outcomes: Mapping[tuple[str, str], int]) -> str:
     return ", ".join(f"{count} {outcome} ({cause})" for (outcome, cause), count in sorted(outcomes.items()))
 
@@ -194,17 +210,21 @@ def damaged(path: str, text: str, *, stacklevel: int) -> None:
         text: The warning.
         stacklevel: Of the warning, as the caller would give it.
     """
-    with _guard:
-        is_known = path in _told
-        _told[path] = None
-        if len(_told) > _TOLD_LIMIT:
-            _told.popitem(last=False)
-    STORE.log(logging.DEBUG if is_known else logging.WARNING, "%s: damaged, and passed over", path)
+    STORE.log(logging.WARNING if _is_news(path) else logging.DEBUG, "%s: damaged, and passed over", path)
     if listeners:
         for root in list(listeners):
             if path.startswith(root + os.sep):
                 _tell(root, Damaged(path))
     warnings.warn(text, DamageWarning, stacklevel=stacklevel + 1)
+
+
+def _is_news(path: str) -> bool:
+    with _guard:
+        is_known = path in _told
+        _told[path] = None
+        if len(_told) > _TOLD_LIMIT:
+            _told.popitem(last=False)
+    return not is_known
 
 
 def described(error: BaseException) -> str:

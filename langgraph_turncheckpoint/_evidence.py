@@ -4,16 +4,17 @@ its calls. How a history is put in order is `_histories`' business.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.types import Command
 
+from ._finalize import Reason
 from ._histories import Addition, Evidence, GivenAnswer, marked_partial, marker
 from ._tool_calls import anchor_of, end_of_replies, last_caller
 from ._transcript import CallKey, Prompt, Reply, Transcript
-from ._turn import Cause
 
 #: The anchor of a reply that belongs to the very start.
 AT_START: Final = ""
@@ -35,8 +36,8 @@ def evidence_of(
     transcript: Transcript,
     history: Sequence[Any],
     *,
-    cause: Cause,
-    causes: Mapping[int, Cause],
+    cause: Reason,
+    causes: Mapping[int, Reason],
     turn_token: int,
     wishes: Wishes,
     namespaces: Collection[str] | None = None,
@@ -143,7 +144,8 @@ def aligned(timeline: Sequence[Prompt | Reply], history: Sequence[Any]) -> list[
     """The entries, with the ids that the history knows its messages by.
 
     A message that is given without an id gets one when it is stored; a run that goes on after a crash in between
-    gives it another. It is the same if it says the same, at the same place. Several such runs may have left one each.
+    gives it another. It is the same if it says the same before the next reply; what else stands there may have come
+    with it under an id of its own, or later. Several such runs may have left one each.
     """
     places = {message.id: place for place, message in enumerate(history) if isinstance(message, BaseMessage)}
     alias: dict[str | None, str | None] = {}
@@ -155,18 +157,37 @@ def aligned(timeline: Sequence[Prompt | Reply], history: Sequence[Any]) -> list[
             continue
         after = alias.get(entry.after, entry.after)
         messages = entry.messages
-        if not any(message.id in places for message in messages) and (after is None or after in places):
-            start = 0 if after is None else places[after] + 1
-            there = [message for message in history[start:] if not isinstance(message, ToolMessage)][: len(messages)]
-            if list(map(_said, there)) == list(map(_said, messages)):
-                alias.update((old.id, new.id) for old, new in zip(messages, there, strict=True))
-                messages = there
-            else:
+        if not all(message.id in places for message in messages) and (after is None or after in places):
+            there = _found_again(messages, _unanswered(history[0 if after is None else places[after] + 1 :]), places)
+            if there is None:
                 earlier = missing.setdefault(after, messages)
-                if list(map(_said, earlier)) == list(map(_said, messages)):
-                    alias.update((old.id, new.id) for old, new in zip(messages, earlier, strict=True))
-                    messages = earlier
+                there = earlier if list(map(_said, earlier)) == list(map(_said, messages)) else messages
+            alias.update((old.id, new.id) for old, new in zip(messages, there, strict=True) if old is not new)
+            messages = there
         found.append(Prompt(after, messages))
+    return found
+
+
+def _unanswered(history: Iterable[Any]) -> list[Any]:
+    """What stands there before the next reply of a model, without answers of tools."""
+    before = takewhile(lambda message: not isinstance(message, AIMessage), history)
+    return [message for message in before if not isinstance(message, ToolMessage)]
+
+
+def _found_again(
+    messages: Sequence[BaseMessage], there: Iterable[Any], known: Collection[str | None]
+) -> list[BaseMessage] | None:
+    """The messages as they are there, in their order; `None` if one of them is not."""
+    own = {message.id for message in messages}
+    rest = iter([each for each in there if getattr(each, "id", None) not in own])
+    found = []
+    for message in messages:
+        if message.id in known:
+            found.append(message)
+        elif (again := next((each for each in rest if _said(each) == _said(message)), None)) is not None:
+            found.append(again)
+        else:
+            return None
     return found
 
 
@@ -268,7 +289,7 @@ def _with_last_replies(
     return [(entry, isinstance(entry, Prompt) or id(entry) in kept) for entry in timeline]
 
 
-def _reply(entry: Reply, transcript: Transcript, *, cause: Cause, turn_token: int, wishes: Wishes) -> list[Addition]:
+def _reply(entry: Reply, transcript: Transcript, *, cause: Reason, turn_token: int, wishes: Wishes) -> list[Addition]:
     anchor = entry.anchor or None
     if entry.message is not None:
         # A reply whose calls were started has effects: it belongs there whatever follows.

@@ -7,11 +7,13 @@ goes on.
 
 from __future__ import annotations
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
-from ._turn import Cause
+from ._turn import Cause, TurnState
 
 Outcome = Literal["recorded", "unknown", "not_run", "superseded", "failed", "invalid", "answered_by_person"]
+#: Why a turn ended; where no cause of that is known, how it ended.
+Reason = Cause | Literal["cancelled", "paused"]
 Policy = Literal["report", "rerun", "ask"]
 Resume = Literal["give", "run", "report", "ask"]
 
@@ -51,29 +53,35 @@ class Facts(NamedTuple):
     known: bool = False
 
 
-def decide(facts: Facts, *, cause: Cause, invalid: bool = False) -> tuple[Outcome, Cause]:
-    """What is true of a call when a new message arrives instead of the run going on.
+def decide(facts: Facts, *, cause: Reason, invalid: bool = False, is_overtaken: bool = True) -> tuple[Outcome, Reason]:
+    """What is true of a call that is closed instead of its run going on.
 
     Args:
         facts: What is known of the call.
         cause: Why its turn ended.
         invalid: Its arguments could not be parsed.
+        is_overtaken: Whether something newer comes, a message as a rule; not where a thread is put in order by hand.
 
     Returns:
         The outcome, and the cause to name with it: a call that raised or could not be parsed ended by that,
-        and one that waited for a person by the new message, however its turn ended.
+        and one that waited for a person by what is newer, if anything is, however its turn ended.
     """
     if facts.result:
         return "recorded", cause
     if facts.error is not None:
         return "failed", "error"
     if facts.paused:
-        return "superseded", "superseded"
+        return "superseded", passed_over_by(cause, is_overtaken=is_overtaken)
     if facts.started:
         return "unknown", cause
     if invalid:
         return "invalid", "error"
     return ("not_run" if facts.known else "unknown"), cause
+
+
+def passed_over_by(cause: Reason, *, is_overtaken: bool) -> Reason:
+    """The cause to name for a call that waited for a person; see `decide`."""
+    return "superseded" if is_overtaken else cause
 
 
 def decide_resume(facts: Facts, policy: Policy) -> Resume:
@@ -90,12 +98,26 @@ def decide_resume(facts: Facts, policy: Policy) -> Resume:
     return "run" if policy == "rerun" else policy
 
 
-_BECAUSE: Final[dict[Cause, str]] = {
+def reason_of(state: TurnState, cause: Cause | None) -> Reason:
+    """Why a turn ended, as far as that is known."""
+    if cause in {None, "unknown"} and state in {"cancelled", "paused"}:
+        return "cancelled" if state == "cancelled" else "paused"
+    return cause or "unknown"
+
+
+def cause_in(reason: Reason) -> Cause:
+    """The cause in a reason, for programs."""
+    return "unknown" if reason in {"cancelled", "paused"} else cast(Cause, reason)
+
+
+_BECAUSE: Final[dict[Reason, str]] = {
     "restart": "the process running it ended and was restarted",
     "user": "the user stopped the run",
     "superseded": "something newer took over the conversation",
     "limit": "the run reached its limit",
     "error": "the run ended with an error",
+    "cancelled": "the run was cancelled",
+    "paused": "the run was paused and did not go on",
     "unknown": "the run ended for a reason that was not recorded",
 }
 
@@ -113,8 +135,8 @@ _WORDING: Final[dict[Outcome, str]] = {
         "Make the call again if it is still needed."
     ),
     "superseded": (
-        "The call to `{name}` was not run any further: the run waited for a person's decision that was never given, "
-        "and {because}. Make the call again if it is still wanted."
+        "The call to `{name}` was not run any further: the run waited for a person's decision that was never given"
+        "{and_then}. Make the call again if it is still wanted."
     ),
     "failed": (
         "The call to `{name}` failed{error}. It may have taken effect in part. "
@@ -130,17 +152,19 @@ _WORDING: Final[dict[Outcome, str]] = {
     ),
 }
 
-_MARKERS: Final[dict[Cause, str]] = {
+_MARKERS: Final[dict[Reason, str]] = {
     "restart": "[The reply above was cut off: the process writing it ended and was restarted.]",
     "user": "[The reply above was cut off: the user stopped it.]",
     "superseded": "[The reply above was cut off: something newer took over.]",
     "limit": "[The reply above was cut off: the run reached its limit.]",
     "error": "[The reply above was cut off by an error.]",
+    "cancelled": "[The reply above was cut off: the run was cancelled.]",
+    "paused": "[The reply above was cut off: the run was paused and did not go on.]",
     "unknown": "[The reply above was cut off; the reason was not recorded.]",
 }
 
 
-def wording(outcome: Outcome, cause: Cause, tool_name: str, *, error: str = "") -> str:
+def wording(outcome: Outcome, cause: Reason, tool_name: str, *, error: str = "") -> str:
     """The text of an answer that a tool did not give: what was attempted, what is known, what to check.
 
     It names the tool, claims no more than `outcome` and `cause` say, and has fewer than `WORDING_LIMIT`
@@ -153,10 +177,12 @@ def wording(outcome: Outcome, cause: Cause, tool_name: str, *, error: str = "") 
         because=because,
         error=f": {reason.rstrip('.')}" if reason else " with an error",
         then="" if cause == "error" else f" Afterwards {because}.",
+        # Waiting is no end, so that nothing is known of one is not worth a word.
+        and_then="" if cause in {"unknown", "paused"} else f", and {because}",
     )
 
 
-def marker_text(cause: Cause) -> str:
+def marker_text(cause: Reason) -> str:
     """The note behind a reply that was cut off."""
     return _MARKERS[cause]
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.errors import GraphInterrupt
 
 from . import _files
 from ._finalize import Policy
@@ -25,14 +26,21 @@ from ._journal import is_live, journal_path, journal_tokens
 from ._open_turn import end_of
 from ._policies import Policies
 from ._recorder import RunRecorder, View, graph_namespace
-from ._recovery import Rules
+from ._recovery import RecoveryReport, Rules
 from ._run_ends import run_ends
-from ._running import RunningTurn
+from ._running import RunningTurn, note_results
 from ._runs import control_of, explicit_token
 from ._tool_calls import messages_of_state
 from ._turn import Cause, Strategy, TurnState
 from ._turns import Turn
-from .errors import InvalidIdError, JournalWarning, StaleTurnError, StorageError, UnsupportedSaverError
+from .errors import (
+    InvalidIdError,
+    JournalWarning,
+    StaleTurnError,
+    StorageError,
+    TurnCheckpointError,
+    UnsupportedSaverError,
+)
 from .saver import TurnCheckpointSaver
 
 #: Where LangGraph puts the checkpointer of a run.
@@ -65,8 +73,11 @@ class GuardCore:
         self.strategy, self.timeout = strategy, timeout
         #: Whether the tools of the graphs that nodes are guarded in ask the guard, too.
         self.gates_tools = False
-        #: How many nodes the guard sits around.
+        #: How many nodes the guard sits around, and the names of those that have run.
         self.guarded_nodes = 0
+        self.guarded_names: set[str] = set()
+        #: The names of nodes whose tools have asked the guard.
+        self.gated_names: set[str] = set()
         #: Calls that are running in event loops, by thread, task and AI message.
         self.in_flight: dict[tuple[Any, ...], set[asyncio.Future[None]]] = {}
         self._live: dict[tuple[str, int], RunningTurn] = {}
@@ -95,10 +106,23 @@ class GuardCore:
 
     def policy_of(self, request: Any) -> Policy:
         """The policy of the tool that a request of a `ToolNode` is for."""
+        name = str(request.tool_call["name"])
         tools = getattr(request.runtime, "tools", None)
-        if tools:
-            self.policies.check_tools(tools)
-        return self.policies.of(str(request.tool_call["name"]), getattr(request.tool, "metadata", None))
+        if tools and not self.policies.has_seen(name):
+            self.policies.check_tools(tools, are_all=False)  # the graph may have other tool nodes
+        return self.policies.of(name, getattr(request.tool, "metadata", None))
+
+    def unchanged(self, thread_id: str) -> RecoveryReport:
+        """What is told of a thread that nothing is done about."""
+        return RecoveryReport(thread_id, self.home.store.newest_turn(thread_id))
+
+    def is_gated(self, config: RunnableConfig, running: RunningTurn) -> None:
+        """The node of a config asks the guard before each of its tools."""
+        node = (config.get("metadata") or {}).get("langgraph_node")
+        if node in self.gated_names or node is None:
+            return
+        self.gated_names.add(str(node))
+        running.recorder.node_rested(str((config.get("configurable") or {}).get("checkpoint_ns") or ""))
 
     def check_saver(self, saver: BaseCheckpointSaver[Any]) -> None:
         """Refuse a graph that saves elsewhere: what its runs leave would never be found.
@@ -153,7 +177,9 @@ class GuardCore:
             def ended(error: BaseException | None, paused: bool) -> None:
                 self._run_ended(running, control, error, paused=paused, is_explicit=is_explicit)
 
-            if not run_ends().listen(parent, depth, ended) and parent is not None:
+            # An agent's own tool node asks for every tool; in a graph built by hand there may be others.
+            watcher = _Nodes(self, running) if self.gates_tools and self.guarded_nodes else None
+            if not run_ends().listen(parent, depth, ended, watcher=watcher) and parent is not None:
                 # It was cancelled while this was on its way here: nobody waits for it, and nobody would end it.
                 self._run_ended(running, control, asyncio.CancelledError(), paused=False, is_explicit=is_explicit)
                 raise StaleTurnError(thread_id, turn.token, turn.token, "the run it belongs to has ended")
@@ -251,13 +277,23 @@ class GuardCore:
     def end_of_run(self, running: RunningTurn, error: BaseException | None) -> tuple[TurnState, Cause | None]:
         """Note how a run has ended. If it is complete, what its journal and older ones tell is in the checkpoints."""
         state, cause = end_of(error)
-        if state == "completed" and running.is_paused:
+        if state == "completed" and (running.is_paused or self._is_at_breakpoint(running)):
             state = "paused"
         running.is_absorbed = state == "completed" and self._is_absorbed(running)
         running.end_run("unknown" if state == "completed" and not running.is_absorbed else state, cause)
         if running.is_absorbed:
             self._let_go(running)
         return state, cause
+
+    def _is_at_breakpoint(self, running: RunningTurn) -> bool:
+        """Whether a run that the guard only saw from inside has stopped in front of its tools, for nobody says so."""
+        if running.is_watched or not self.knows_turns or not running.open_calls():
+            return False
+        try:
+            left = self.home.store.standing(running.thread_id).left
+        except TurnCheckpointError:
+            return False
+        return left is not None and bool(left.nodes)
 
     def _is_absorbed(self, running: RunningTurn) -> bool:
         """Whether a run that ended well has left nothing open; one that found nothing to do has changed nothing."""
@@ -299,10 +335,36 @@ class GuardCore:
             if held.state.token != running.token:
                 return
             directory = thread.generation(held.state)
-            for token in journal_tokens(directory):
-                path = journal_path(directory, token)
-                if token < running.token and not is_live(path):
-                    _files.remove_file(path)
+            paths = {token: journal_path(directory, token) for token in journal_tokens(directory)}
+            dead = {token: path for token, path in paths.items() if token < running.token and not is_live(path)}
+            note_results(self.home.store, thread, held.state, dead)
+            for path in dead.values():
+                _files.remove_file(path)
+
+
+class _Nodes:
+    """Watches the nodes of a run that the guard only sees from inside.
+
+    That it gates some tools is known before any of them has run; which nodes run them is not. Until one has asked, it
+    may be another that runs its tools by itself, and its calls count as begun.
+    """
+
+    def __init__(self, core: GuardCore, running: RunningTurn) -> None:
+        self._core, self._running = core, running
+
+    def node_began(self, task: str, node: str) -> None:
+        if node in self._core.guarded_names or node in self._core.gated_names:
+            return
+        if calls := self._running.open_calls():
+            # Not synced: it is for graphs that need not be, and the system's memory outlives the process.
+            self._running.recorder.opaque_began(task, calls, sync=False)
+
+    def node_done(self, task: str, outputs: Any) -> None:
+        self._running.recorder.node_ended(task, outputs)
+
+    def node_broke_off(self, task: str, error: BaseException) -> None:
+        if isinstance(error, GraphInterrupt):
+            self._running.recorder.node_rested(task)
 
 
 _cores: weakref.WeakSet[GuardCore] = weakref.WeakSet()

@@ -111,6 +111,7 @@ class _Guarded:
         if running is None:
             return None
         self._core.record_into(config, running)
+        self._core.guarded_names.add(str((config.get("metadata") or {}).get("langgraph_node")))
         return prepare(
             running,
             messages_of_state(state, self._rules.messages_key),
@@ -119,6 +120,18 @@ class _Guarded:
             config=self._core.node_config(config),
             inbox=self._core.home.inbox(running.thread_id),
         )
+
+    def _is_first(self, config: RunnableConfig) -> bool:
+        """Whether no node of the same step that may be guarded writes before this one.
+
+        Only then does what this one puts in order stand in front of what they all say.
+        """
+        own, core = str((config.get("metadata") or {}).get("langgraph_node")), self._core
+        beside = nodes_of_step(config)
+        if own not in beside or core.guarded_nodes < 2:
+            return True
+        are_known = len(core.guarded_names) >= core.guarded_nodes
+        return not any(name < own and (name in core.guarded_names or not are_known) for name in beside)
 
     def _known(self, state: Any, prepared: Prepared) -> Any:
         """What the node would return if its model said again what it has said."""
@@ -151,8 +164,8 @@ class _Guarded:
         channel = channel_of(config, key)
         new = _messages_of(result, key)
         edits = edits_of(prepared.old, prepared.messages) if adds_messages(channel) else None
-        if edits is not None and not prepared.running.claim_repair(_step(config)):
-            return result  # a node beside this one writes the same already
+        if edits is not None and not (self._is_first(config) and prepared.running.claim_repair(_step(config))):
+            return result  # a node beside this one writes the same
         if edits is not None:
             # In front of what the node adds, and without a claim on what other nodes add in the same step.
             removed, appended = edits
@@ -182,15 +195,30 @@ _add_messages: Final[Callable[[Any, Any], Any]] = add_messages
 
 
 def channel_of(config: RunnableConfig, key: str) -> Any:
-    """The channel behind a key of the state; `None` where LangGraph does not show it.
+    """The channel behind a key of the state; `None` where LangGraph does not show it."""
+    found = _channels_of(config).get(key)
+    return found if hasattr(found, "from_checkpoint") else None
+
+
+def nodes_of_step(config: RunnableConfig) -> set[str]:
+    """The nodes that edges have led to in this super-step; LangGraph applies what they write by their names."""
+    return {
+        name.rpartition(":")[2]
+        for name, channel in _channels_of(config).items()
+        if name.startswith(("branch:to:", "join:")) and channel.is_available()
+    }
+
+
+def _channels_of(config: RunnableConfig) -> Mapping[str, Any]:
+    """The channels of the graph that a node is in.
 
     The look-up is here and nowhere else; a test fails when LangGraph changes it.
     """
     read = (config.get("configurable") or {}).get(READ_KEY)
     for argument in getattr(read, "args", ()):
-        if isinstance(argument, Mapping) and key in argument and hasattr(argument[key], "from_checkpoint"):
-            return argument[key]
-    return None
+        if isinstance(argument, Mapping) and any(hasattr(each, "from_checkpoint") for each in argument.values()):
+            return argument
+    return {}
 
 
 def adds_messages(channel: Any) -> bool:

@@ -14,7 +14,7 @@ from uuid import UUID, uuid4, uuid5
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
-from ._finalize import Facts, Outcome, decide, marker_text, wording
+from ._finalize import Facts, Outcome, Reason, cause_in, decide, marker_text, passed_over_by, wording
 from ._pairing import Slot, Survey, is_surely_paired
 from ._tool_calls import Call
 from ._turn import Cause
@@ -42,7 +42,7 @@ class CallEvidence:
 
     facts: Facts
     result: ToolMessage | None = None
-    cause: Cause | None = None
+    cause: Reason | None = None
 
 
 class Addition(NamedTuple):
@@ -62,6 +62,13 @@ class Addition(NamedTuple):
     required_follower: bool = False
 
 
+class ReviewedCall(NamedTuple):
+    """A call that a person was asked about: its tool and arguments."""
+
+    tool: Any
+    args: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """What is known of the turn that left a history unfinished.
@@ -72,15 +79,20 @@ class Evidence:
         cause: Why the turn ended.
         turn_token: The turn's token, for the metadata of what is made.
         additions: Messages that may be missing from the history.
-        paused: An interrupt of the thread was passed over: calls of the last AIMessage that did not start
+        paused: An interrupt of the thread is passed over: calls of the last AIMessage that did not start
             waited for a person.
+        reviewed: Where it asked about some of them alone, before any of them was to run, these. `None` otherwise.
+        is_overtaken: Something newer comes, a message as a rule, and passes over what waited for a person. Not where
+            a thread is put in order by hand.
     """
 
     calls: Mapping[tuple[str | None, str], CallEvidence] = field(default_factory=dict)
-    cause: Cause = "unknown"
+    cause: Reason = "unknown"
     turn_token: int = 0
     additions: Sequence[Addition] = ()
     paused: bool = False
+    reviewed: Sequence[ReviewedCall] | None = None
+    is_overtaken: bool = True
 
 
 class GivenAnswer(NamedTuple):
@@ -117,7 +129,7 @@ def finalize_history(
     messages: Sequence[Any],
     evidence: Evidence | None = None,
     *,
-    cause: Cause = "unknown",
+    cause: Reason = "unknown",
     unanswered: Collection[str] = (),
     texts: Mapping[str, Text] | None = None,
     follower_comes: bool = False,
@@ -181,22 +193,22 @@ def is_healthy(messages: Sequence[Any], *, unanswered: Collection[str] = ()) -> 
     return is_surely_paired(messages) or not Survey(messages, frozenset(unanswered), None).is_damaged
 
 
-def marked_partial(text: str, *, cause: Cause, token: int, id: str) -> AIMessage:  # noqa: A002 - LangChain's name
+def marked_partial(text: str, *, cause: Reason, token: int, id: str) -> AIMessage:  # noqa: A002 - LangChain's name
     """The text of a reply that was cut off, as a message marked as interrupted."""
-    note = {"outcome": "interrupted", "cause": cause, "turn_token": token}
+    note = {"outcome": "interrupted", "cause": cause_in(cause), "turn_token": token}
     return AIMessage(content=text, id=id, response_metadata={METADATA_KEY: note})
 
 
-def marker(cause: Cause, token: int, *, id: str) -> HumanMessage:  # noqa: A002 - LangChain's name
+def marker(cause: Reason, token: int, *, id: str) -> HumanMessage:  # noqa: A002 - LangChain's name
     """The note behind a reply that was cut off."""
-    note = {"marker": True, "cause": cause, "turn_token": token}
+    note = {"marker": True, "cause": cause_in(cause), "turn_token": token}
     return HumanMessage(content=marker_text(cause), id=id, response_metadata={METADATA_KEY: note})
 
 
 def made_answer(
     call: Call,
     outcome: Outcome,
-    cause: Cause,
+    cause: Reason,
     *,
     texts: Mapping[str, Text],
     turn_token: int,
@@ -208,14 +220,14 @@ def made_answer(
     if text is None:
         text = wording(outcome, cause, call.name, error=error)
     elif not isinstance(text, str):
-        text = _made_text(text, outcome, cause, call) or wording(outcome, cause, call.name, error=error)
+        text = _made_text(text, outcome, cause_in(cause), call) or wording(outcome, cause, call.name, error=error)
     return ToolMessage(
         content=text,
         name=call.name,
         tool_call_id=call.id,
         id=id,
         status="error",
-        response_metadata={METADATA_KEY: {"outcome": outcome, "cause": cause, "turn_token": turn_token}},
+        response_metadata={METADATA_KEY: {"outcome": outcome, "cause": cause_in(cause), "turn_token": turn_token}},
     )
 
 
@@ -240,7 +252,7 @@ def _answer(
     evidence: Evidence | None,
     *,
     message_id: str | None,
-    cause: Cause,
+    cause: Reason,
     texts: Mapping[str, Text],
     is_of_last: bool,
 ) -> GivenAnswer:
@@ -253,16 +265,25 @@ def _answer(
         result = entry.result
         if result.tool_call_id != call.id:
             result = result.model_copy(update={"tool_call_id": call.id})
-        return GivenAnswer(call.id, call.name, "recorded", cause, result)
+        return GivenAnswer(call.id, call.name, "recorded", cause_in(cause), result)
     facts = Facts() if entry is None else entry.facts
-    outcome, named = decide(facts, cause=cause, invalid=call.invalid)
+    is_overtaken = evidence is None or evidence.is_overtaken
+    outcome, named = decide(facts, cause=cause, invalid=call.invalid, is_overtaken=is_overtaken)
     waited = evidence is not None and evidence.paused and is_of_last and not facts.started
     if waited and outcome in {"unknown", "not_run"}:
-        outcome, named = "superseded", "superseded"
+        outcome = "superseded" if _is_reviewed(call, evidence) else "not_run"
+        named = passed_over_by(cause, is_overtaken=is_overtaken)
     token = 0 if evidence is None else evidence.turn_token
     made_id, error = _answer_id(message_id, call.id, token), facts.error or ""
     message = made_answer(call, outcome, named, texts=texts, turn_token=token, id=made_id, error=error)
-    return GivenAnswer(call.id, call.name, outcome, named, message)
+    return GivenAnswer(call.id, call.name, outcome, cause_in(named), message)
+
+
+def _is_reviewed(call: Call, evidence: Evidence | None) -> bool:
+    """Whether a person may have been asked about a call."""
+    if evidence is None or evidence.reviewed is None:
+        return True
+    return ReviewedCall(call.name, call.stated.get("args")) in evidence.reviewed
 
 
 def _answer_id(ai_id: str | None, call_id: str, token: int) -> str:

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final, cast
@@ -22,12 +22,14 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from xxhash import xxh3_128_hexdigest
 
 from . import _files
+from ._copy_plan import ANOTHER_ID
 from ._offload import offload
 from ._same_values import Key
 from ._saver_views import blocking, check_outside_loop, view_of
-from ._thread_copy import ThreadCopy, ThreadReport
+from ._thread_copy import Rules, ThreadCopy, ThreadReport
+from ._unreadable import Unreadable
 from ._write_calls import WriteKey
-from .errors import ForeignFileError, StorageError
+from .errors import DamagedCheckpointError, ForeignFileError, StorageError
 
 #: The version of the one channel there is, in the form that LangGraph's savers use.
 _VERSION: Final = f"{1:032}.{0:016}"
@@ -42,6 +44,7 @@ def import_homemade(
     *,
     thread_id: str | None = None,
     messages_key: str = "messages",
+    restore_deleted: bool = False,
 ) -> ThreadReport:
     """Make a thread of a JSON file with a list of messages. A second call on the same file changes nothing.
 
@@ -55,9 +58,11 @@ def import_homemade(
         saver: Where the thread goes.
         thread_id: Its id; the name of the file without its ending if `None`.
         messages_key: The channel that the graph keeps its messages in.
+        restore_deleted: Whether a thread that the destination has deleted may come back.
 
     Raises:
         ForeignFileError: The file is no such file; it says where. Nothing was stored.
+        DeletedThreadError: The destination has deleted this thread. It was not brought back.
         ThreadConflictError: There is another thread under the id. It was not touched.
         StorageError: The file cannot be read, or the system refused.
     """
@@ -74,8 +79,9 @@ def import_homemade(
     there = target.tuple_at(file.thread_id, file.key)
     if there is not None:
         file.taken_in_at(there.checkpoint["ts"])  # a file that was only touched since is the same file
-    copy = ThreadCopy(file, file.thread_id, target, file.thread_id, stop=threading.Event())
-    return copy.run(lambda _done, _total: None, verify=True, restore_deleted=False)
+    stop = threading.Event()
+    copy = ThreadCopy(file, file.thread_id, target, file.thread_id, stop=stop, instead=ANOTHER_ID)
+    return copy.run(lambda _done, _total: None, Rules(restore_deleted=restore_deleted))
 
 
 async def aimport_homemade(
@@ -84,10 +90,12 @@ async def aimport_homemade(
     *,
     thread_id: str | None = None,
     messages_key: str = "messages",
+    restore_deleted: bool = False,
 ) -> ThreadReport:
     """Async twin of `import_homemade`."""
     saver = blocking(saver, asyncio.get_running_loop())
-    return await offload(import_homemade, path, saver, thread_id=thread_id, messages_key=messages_key)
+    options: dict[str, Any] = {"messages_key": messages_key, "restore_deleted": restore_deleted}
+    return await offload(import_homemade, path, saver, thread_id=thread_id, **options)
 
 
 def read_homemade(path: str | os.PathLike[str]) -> tuple[list[AnyMessage], int, dict[str, Any]]:
@@ -228,3 +236,11 @@ class HomemadeFile:
     def write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:  # noqa: ARG002 - there are none
         """See `Origin`."""
         return []
+
+    def unreadable(self, thread_id: Any, found: Collection[Key]) -> Sequence[Unreadable]:  # noqa: ARG002
+        """See `Origin`: a file is whole."""
+        return ()
+
+    def lost_threads(self) -> Sequence[DamagedCheckpointError]:
+        """See `Origin`."""
+        return ()

@@ -147,8 +147,8 @@ class _Worker:
         while True:
             with self._changed:
                 while not self._jobs:
-                    is_told = self._changed.wait(IDLE_SECONDS)
-                    if self._is_stopped or not (is_told or self._jobs):
+                    self._changed.wait(IDLE_SECONDS)
+                    if self._is_stopped or not self._jobs:
                         self._thread = None
                         return
                 _, job = self._jobs.popitem(last=False)

@@ -4,8 +4,9 @@ It reads; nothing is written and no turn is looked at.
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -27,13 +28,21 @@ from ._records import (
     unpack_id,
 )
 from ._serde import ValueCodec
-from ._sharing import INLINE, INLINE_SEALED, Known, Node, Shape, StoredNode
+from ._sharing import INLINE, INLINE_SEALED, LIST, Known, Node, Shape, StoredNode
 from .errors import DamagedCheckpointError, RefusedValueError, UnserializableValueError
 
 #: A head from this size on is compressed.
 COMPRESSED_BYTES: Final = 384
 _WINDOW_BITS: Final = 12
 _MEMORY_LEVEL: Final = 5
+
+#: The field of a writes record that tells when it was made, and what it cannot tell: 49 days.
+_SINCE: Final = 3
+_SINCE_LIMIT_MS: Final = 1 << 32
+#: From the epoch of UUIDs to 1970, in their unit, and how many of these make a nanosecond.
+_UUID_EPOCH: Final = 0x01B21DD213814000
+_UUID_TICK_NS: Final = 100
+_TIMED_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _PLAIN: Final = b"\x00"
 _COMPRESSED: Final = b"\x01"
@@ -52,6 +61,13 @@ class Body(NamedTuple):
     section: Section
     shapes: dict[str, Shape | None]
     nodes: dict[str, Node]
+
+
+class WriteMark(NamedTuple):
+    """Which turn has written to which channels, in one go; 0 outside any turn."""
+
+    token: int
+    channels: frozenset[str]
 
 
 class Head(NamedTuple):
@@ -199,6 +215,27 @@ class LoadedFile:
         """One channel's value."""
         return self._decoded(self._decoder(self.image.body, learn=False), head.channels[channel])[0]
 
+    def length(self, head: Head, channel: str) -> int | None:
+        """How many items the list in a channel holds, without reading them; `None` if it is none.
+
+        Raises:
+            DamagedCheckpointError: The page that tells it is damaged or missing.
+            RefusedValueError: A small list must not be read.
+        """
+        node = head.channels.get(channel)
+        if node is None:
+            return None
+        try:
+            if node[0] == LIST:
+                decoder = self._decoder(self.image.body, learn=False)
+                return decoder.length(node)
+            if node[0] not in {INLINE, INLINE_SEALED}:
+                return None
+        except (IndexError, TypeError, ValueError, MalformedError) as error:
+            raise self._damaged(error) from error
+        value = self.value(head, channel)
+        return len(value) if isinstance(value, list) else None
+
     def writes(self, channels: set[str] | None = None, known: Known | None = None) -> list[PendingWrite]:
         """The writes made on the checkpoint, in LangGraph's order; only to `channels` if given."""
         found = self._found_writes(learn=known is not None)
@@ -215,6 +252,21 @@ class LoadedFile:
     def write_keys(self) -> list[tuple[str, str, int, str]]:
         """Task path, task id, index and channel of each write, in LangGraph's order; no value is decoded."""
         return _in_order(self._found_writes(learn=False))
+
+    def write_marks(self) -> list[WriteMark]:
+        """What was written on the checkpoint, in the order in which it came; no value is decoded.
+
+        Raises:
+            DamagedCheckpointError: Something of it makes no sense.
+            RefusedValueError: It must not be read.
+        """
+        marks = []
+        for kind, section in self.image.records:
+            if kind == WRITES:
+                found: _FoundWrites = {}
+                self._add_writes(section, found, learn=False)
+                marks.append(WriteMark(int(section.fields[2]), frozenset(channel for _, channel, _ in found.values())))
+        return marks
 
     def _found_writes(self, *, learn: bool) -> _FoundWrites:
         found: _FoundWrites = {}
@@ -354,9 +406,41 @@ def _unpacked_head(data: bytes | memoryview) -> Any:
     return ormsgpack.unpackb(packed)
 
 
-def writes_fields(task_id: str, indexes: list[int], token: int) -> list[Any]:
-    """The clear fields of a writes record."""
-    return [pack_id(task_id), indexes, token]
+def writes_fields(task_id: str, indexes: list[int], token: int, since_ms: int | None = None) -> list[Any]:
+    """The clear fields of a writes record; `since_ms` tells when it was made, if that is to be known."""
+    fields = [pack_id(task_id), indexes, token]
+    return fields if since_ms is None else [*fields, since_ms]
+
+
+def id_time_ns(checkpoint_id: str) -> int | None:
+    """When a checkpoint was made, in nanoseconds since 1970; `None` if its id is not one of LangGraph's, or of no time.
+
+    A home-made import's ids are of the same form, but older than any.
+    """
+    found = _TIMED_ID.fullmatch(checkpoint_id)
+    ticks = 0 if found is None else int("".join(found.groups()), 16)
+    return (ticks - _UUID_EPOCH) * _UUID_TICK_NS if ticks > _UUID_EPOCH else None
+
+
+def ms_since(checkpoint_id: str, at_ns: int) -> int | None:
+    """Milliseconds from when a checkpoint was made to a time; `None` where its id does not tell, or much too many.
+
+    Writes belong to a checkpoint that is a few seconds old, so the difference takes a byte to three where a time would
+    take nine.
+    """
+    made = id_time_ns(checkpoint_id)
+    since = -1 if made is None else (at_ns - made) // 1_000_000
+    return since if 0 <= since < _SINCE_LIMIT_MS else None
+
+
+def written_at(checkpoint_id: str, fields: Sequence[Any]) -> float | None:
+    """When a writes record was made, in seconds since 1970; `None` if it does not say: one of a store that does not
+    keep it, or of writes that were put long after their checkpoint, as a copy does.
+    """
+    made = id_time_ns(checkpoint_id)
+    if made is None or len(fields) <= _SINCE or type(fields[_SINCE]) is not int:
+        return None
+    return made / 1e9 + fields[_SINCE] / 1e3
 
 
 def checkpoint_fields(checkpoint_id: str, checkpoint_ns: str, parent_id: str | None, token: int) -> list[Any]:

@@ -16,15 +16,15 @@ TITLE_LIMIT: Final = 300
 TONES: Final = {
     "completed": ("#1a7f37", "#3fb950"),
     "failed": ("#cf222e", "#f85149"),
-    "crashed": ("#a40e26", "#ff7b72"),
     "interrupted": ("#a40e26", "#ff7b72"),
     "superseded": ("#8250df", "#a371f7"),
     "cancelled": ("#656d76", "#9198a1"),
     "paused": ("#9a6700", "#d29922"),
     "running": ("#0969da", "#58a6ff"),
+    "unfinished": ("#bc4c00", "#f0883e"),
     "unknown": ("#bc4c00", "#f0883e"),
-    "cut-off": ("#bc4c00", "#f0883e"),
-    "open": ("#656d76", "#9198a1"),
+    "imported": ("#1b7c83", "#39c5cf"),
+    "refused": ("#a40e26", "#ff7b72"),
     "edit": ("#656d76", "#9198a1"),
 }
 

@@ -20,7 +20,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from ._layout import is_component
-from ._portable import PortableSerializer, unresolved_error
+from ._portable_values import PortableSerializer, unresolved_error
 from ._thread_files import THREADS_NAME
 from .errors import MissingExtraError, PlaceError, StorageError, UnresolvedTypeWarning
 from .saver import TurnCheckpointSaver
@@ -35,12 +35,15 @@ _COLUMNS: Final = {
     "checkpoints": {"thread_id", "checkpoint_ns", "checkpoint_id", "parent_checkpoint_id", "checkpoint", "metadata"},
     "writes": {"thread_id", "checkpoint_ns", "checkpoint_id", "task_id", "idx", "channel", "type", "value"},
 }
+#: What callers of the library may do; commands say it in their own words.
+MAKE_TABLES: Final = "give migrate a SqliteSaver on it, which makes its tables there"
+
 _USAGE: Final = "a place is sqlite:FILE, postgresql://USER@HOST/DATABASE, or the directory of a TurnCheckpointSaver"
 
 
 @contextlib.contextmanager
 def open_place(
-    place: str, *, role: Role, serde: SerializerProtocol | None = None
+    place: str, *, role: Role, serde: SerializerProtocol | None = None, create_tables: bool = False
 ) -> Iterator[BaseCheckpointSaver[Any]]:
     """The saver on a place, while a `with` block lasts.
 
@@ -51,6 +54,7 @@ def open_place(
         place: `sqlite:` and a file, a `postgresql://` address, or a directory.
         role: Whether threads come from there or go there. A destination may be new.
         serde: For values; LangGraph's default if `None`.
+        create_tables: Whether LangGraph's tables may be made in an SQLite database that has others only.
 
     Raises:
         PlaceError: It is no such place. Nothing was changed.
@@ -61,7 +65,8 @@ def open_place(
     if separator and scheme.lower() in ("postgres", "postgresql"):
         opened = _postgres(place, role, serde)
     elif separator and scheme.lower() == "sqlite":
-        opened = _sqlite(rest.removeprefix("//").removeprefix("/") if rest.startswith("///") else rest, role, serde)
+        file = rest.removeprefix("//").removeprefix("/") if rest.startswith("///") else rest
+        opened = _sqlite(file, role, serde, create_tables=create_tables)
     elif "://" in place:
         raise PlaceError(f"{scheme}: is not known here; {_USAGE}")
     else:
@@ -139,7 +144,9 @@ def _check_store(path: Path, role: Role) -> None:
 
 
 @contextlib.contextmanager
-def _sqlite(place: str, role: Role, serde: SerializerProtocol | None) -> Iterator[BaseCheckpointSaver[Any]]:
+def _sqlite(
+    place: str, role: Role, serde: SerializerProtocol | None, *, create_tables: bool
+) -> Iterator[BaseCheckpointSaver[Any]]:
     try:
         sqlite_savers = importlib.import_module("langgraph.checkpoint.sqlite")
     except ImportError as error:
@@ -154,11 +161,15 @@ def _sqlite(place: str, role: Role, serde: SerializerProtocol | None) -> Iterato
         saver = sqlite_savers.SqliteSaver(connection, serde=serde or PortableSerializer())
         try:
             _check_tables(connection, path, role)
+            if role == "destination" and not create_tables:
+                _check_purpose(connection, path)
             if role == "source":
                 saver.is_setup = True  # its set-up writes
                 saver._has_task_path = "task_path" in _columns(connection, "writes")  # noqa: SLF001 - part of set-up
             else:
                 saver.setup()
+                connection.execute("DELETE FROM checkpoints WHERE 0")  # so that what is read-only shows itself now
+                connection.rollback()
         except sqlite3.Error as error:
             raise _sqlite_error(error, path) from error
         yield saver
@@ -222,6 +233,18 @@ def _check_tables(connection: sqlite3.Connection, path: Path, role: Role) -> Non
             raise PlaceError(f"the table {table!r} of {path} belongs to another program")
 
 
+def _check_purpose(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a database that has tables, and none of LangGraph's: whoever named it may have meant another one."""
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    names = sorted(str(row[0]) for row in rows if not str(row[0]).startswith("sqlite_"))
+    if names and not _COLUMNS.keys() & set(names):
+        shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+        raise PlaceError(
+            f"{path} is the database of another program: its tables are {shown}. If it is to hold checkpoints, too, "
+            f"{MAKE_TABLES}"
+        )
+
+
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))}
 
@@ -232,6 +255,9 @@ def _sqlite_error(error: sqlite3.Error, path: Path) -> Exception:
         return StorageError(errno.EBUSY, "another program has locked the database; stop it or try again", str(path))
     if "readonly" in text:
         return StorageError(errno.EROFS, "the database, or its directory, cannot be written to", str(path))
+    if "unable to open" in text:
+        reason = "the database cannot be opened; may its directory be read, and for a destination be written to?"
+        return StorageError(errno.EACCES, reason, str(path))
     if isinstance(error, sqlite3.OperationalError):
         return StorageError(errno.EIO, text, str(path))
     return PlaceError(f"{path} is no sound SQLite database: {text}")

@@ -116,12 +116,11 @@ def _finalized(
     config: RunnableConfig,
     stored: Collection[str],
 ) -> tuple[FinalizedHistory, list[tuple[str, Any]]]:
-    _, cause = running.end_cause()
     checkpoint_ns = config["configurable"].get("checkpoint_ns", "")
     evidence = evidence_of(
         running.earlier,
         history,
-        cause=cause,
+        cause=running.end_reason(),
         causes=running.causes(),
         turn_token=running.token,
         wishes=rules.wishes,
@@ -141,7 +140,7 @@ def _finalized(
                 key: call for key, call in pending.calls.items() if key[0] is not None or key not in evidence.calls
             }
             known = {**evidence.calls, **found}
-            evidence = dataclasses.replace(evidence, calls=known, paused=pending.paused)
+            evidence = dataclasses.replace(evidence, calls=known, paused=pending.paused, reviewed=pending.reviewed)
             done = finalize_history(history, evidence, unanswered=rules.unanswered, texts=rules.texts)
     return done, updates
 

@@ -6,7 +6,7 @@ will do.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from ._finalize import Facts
-from ._histories import CallEvidence
+from ._histories import CallEvidence, ReviewedCall
 from ._tool_calls import last_caller
 from ._transcript import messages_in
 
@@ -38,11 +38,13 @@ class PendingEvidence(NamedTuple):
     Attributes:
         calls: The recorded results, by AI message and call.
         paused: Whether the checkpoint with the calls waited for a person.
+        reviewed: The calls that the person was asked about, if that is known; see `reviewed_calls`.
         updates: What the tasks with these results have written beside them.
     """
 
     calls: dict[tuple[str | None, str], CallEvidence]
     paused: bool
+    reviewed: list[ReviewedCall] | None
     updates: list[tuple[str, Any]]
 
 
@@ -53,11 +55,13 @@ class Results(NamedTuple):
         answers: The answers of tools.
         paused: Whether one of its tasks waits for a person.
         errors: What its tasks have raised.
+        reviewed: The calls that the person was asked about, if that is known; see `reviewed_calls`.
     """
 
     answers: list[ToolMessage]
     paused: bool
     errors: list[str]
+    reviewed: list[ReviewedCall] | None
 
 
 def pending_evidence(
@@ -78,6 +82,7 @@ def pending_evidence(
     found: dict[tuple[str | None, str], CallEvidence] = {}
     updates: list[tuple[str, Any]] = []
     missing, paused = set(wanted), False
+    reviewed: list[ReviewedCall] | None = None
     saved = saver.get_tuple(config)
     for _ in range(CHECKPOINTS_LOOKED_AT):
         if saved is None or not missing:
@@ -90,13 +95,14 @@ def pending_evidence(
                 found[ai_id, message.tool_call_id] = CallEvidence(Facts(result=True), message)
                 updates += _beside(saved, message, messages_key)
         open_here = [call_id for call_id in missing if is_due(_history(saved, messages_key), call_id)]
-        paused = paused or (results.paused and bool(open_here))
+        if results.paused and open_here and not paused:
+            paused, reviewed = True, results.reviewed
         if len(open_here) == len(results.errors) == 1:
             # Which task ran which call is not written down; where one of each is left, there is no doubt.
             ai_id = _caller(saved, open_here[0], messages_key)
             found[ai_id, open_here[0]] = CallEvidence(Facts(started=True, error=results.errors[0]))
         saved = saver.get_tuple(saved.parent_config) if saved.parent_config is not None else None
-    return PendingEvidence(found, paused, updates)
+    return PendingEvidence(found, paused, reviewed, updates)
 
 
 def is_due(history: Sequence[Any], call_id: str) -> bool:
@@ -129,15 +135,34 @@ def held_ids(saved: CheckpointTuple, messages_key: str) -> set[str]:
 def results_in(saved: CheckpointTuple, messages_key: str) -> Results:
     """What a checkpoint's pending writes tell."""
     answers: list[ToolMessage] = []
-    errors, paused = [], False
+    errors: list[str] = []
+    questions: list[Any] = []
     for _, channel, value in saved.pending_writes or ():
         if channel == INTERRUPT:
-            paused = True
+            questions += value if isinstance(value, (list, tuple)) else [value]
         elif channel == ERROR and (text := error_text(value)):
             errors.append(text)
         elif channel == messages_key:
             answers += _new_answers(messages_in(value))
-    return Results(answers, paused, errors)
+    return Results(answers, bool(questions), errors, reviewed_calls(questions))
+
+
+def reviewed_calls(questions: Sequence[Any]) -> list[ReviewedCall] | None:
+    """The calls that a person is asked about before any tool of their message runs, in LangChain's form of asking.
+
+    Returns:
+        Tool and arguments of each; `None` where something else is asked, which may be about any call.
+    """
+    found: list[ReviewedCall] = []
+    for question in questions:
+        value = question.get("value") if isinstance(question, Mapping) else getattr(question, "value", None)
+        if not isinstance(value, Mapping) or not {"action_requests", "review_configs"} <= value.keys():
+            return None
+        requests = value["action_requests"]
+        if not isinstance(requests, (list, tuple)) or not all(isinstance(each, Mapping) for each in requests):
+            return None
+        found += [ReviewedCall(each.get("name"), each.get("args")) for each in requests]
+    return found
 
 
 def _beside(saved: CheckpointTuple, answer: ToolMessage, messages_key: str) -> list[tuple[str, Any]]:

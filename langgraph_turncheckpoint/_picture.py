@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from ._columns import PILL, column_of, end_column, few_steps, moved, tone_of
+from ._columns import PILL, column_of, end_columns, few_steps, moved, tone_of
 from ._markup import clean, fitting, width_of
 from ._shapes import (
     ICON,
-    OUTCOMES,
     RESULTS,
     SMALL,
     TEXT,
@@ -26,6 +25,7 @@ from ._shapes import (
     Text,
     counted,
     duration,
+    folded_title,
     moment,
     span,
 )
@@ -84,9 +84,8 @@ def _laid_out(story: ThreadStory, width: float) -> Picture:
         y += 16
     legend, y = _legend(story, y + 2, width)
     background += legend
-    description = f"{counted(len(story.bands), 'turn')} shown" + (
-        f", {story.folded.turns} earlier ones folded" if story.folded else ""
-    )
+    shown = len({band.token for band in story.bands if band.token})
+    description = f"{counted(shown, 'turn')} shown" + (f", {folded_title(story.folded)} folded" if story.folded else "")
     title = f"Thread {clean(story.thread_id, 120)}"
     return Picture(title, description, width, round(y + _PAD, 1), tuple(background), tuple(marks))
 
@@ -108,7 +107,7 @@ def _header(story: ThreadStory, width: float) -> Mark:
     shapes.append(Text(_MARGIN, 28, fitting(title, room / 1.06, 16), "ink", 16, bold=True))
     facts = []
     if story.bands:
-        turns = [band for band in story.bands if band.token]
+        turns = {band.token for band in story.bands if band.token}
         total = len(turns) + (story.folded.turns if story.folded else 0)
         steps = sum(step.kind == "nodes" and step.is_finished for band in story.bands for step in band.steps)
         facts += [counted(total, "turn"), counted(steps, "super-step") + (" shown" if story.folded else "")]
@@ -134,12 +133,12 @@ def _damage(damaged: Sequence[str], y: float, width: float) -> Mark:
 
 
 def _folded(folded: Folded, left: float, y: float, width: float) -> Mark:
-    turns, outcomes, first, last = folded
-    title = counted(turns, "earlier turn") if turns else "Earlier edits"
-    kinds = ", ".join(f"{number:,} {OUTCOMES.get(name, name)}" for name, number in outcomes)
-    if [name for name, _ in outcomes] == ["plain"]:
+    title = folded_title(folded)
+    title = title[0].upper() + title[1:]
+    kinds = ", ".join(f"{number:,} {name}" for name, number in folded.outcomes)
+    if [name for name, _ in folded.outcomes] == ["unknown"]:
         kinds = "plain runs, which announce no end"
-    line = f"{kinds} \N{MIDDLE DOT} {span(moment(first), moment(last))}"
+    line = " \N{MIDDLE DOT} ".join(filter(None, [kinds, span(moment(folded.first_at), moment(folded.last_at))]))
     name = Text(left + _PAD, y + 22, title, "ink", TEXT, bold=True)
     at = name.bounds[2] + 14
     rest = Text(round(at, 1), y + 22, fitting(line, width - _MARGIN - _PAD - at, 11), "soft", 11)
@@ -192,7 +191,7 @@ def _rails(bands: Sequence[TurnBand], tops: Sequence[float], *, has_earlier: boo
         elif has_earlier and position == 0:
             shapes.append(Line(f"M{x:g} {_HEADER + 4:g}V{y:g}", "rail"))
         last_on[band.lane] = position
-        dots.append(Box(x - 5, y - 5, 10, 10, f"dot {band.outcome.replace(' ', '-')}", 5.0))
+        dots.append(Box(x - 5, y - 5, 10, 10, f"dot {band.outcome}", 5.0))
     return shapes + dots
 
 
@@ -234,11 +233,16 @@ class _Layout:
         """What a band is called, and how it ended."""
         x = self.left + _PAD
         name = f"Turn {band.token}" if band.token else "Edit"
-        word = OUTCOMES.get(band.outcome, band.outcome)
+        word = band.outcome
         opened = moment(band.opened_at)
-        shapes: list[Shape] = [Text(x, y + 24, name, "ink", 13, bold=True)]
+        title = Text(x, y + 24, name, "ink", 13, bold=True)
+        shapes: list[Shape] = [title]
+        if band.part:
+            after = round(title.bounds[2] + 6, 1)
+            part = fitting(f"part {band.part}", x + _SIDE - 8 - after, SMALL)
+            shapes.append(Text(after, y + 24, part, "soft", SMALL))
         if band.token:
-            shapes += _badge(word, band.outcome.replace(" ", "-"), x, y + 32)
+            shapes += _badge(word, band.outcome, x, y + 32)
         at = y + 32 if not band.token else y + 54
         when = f"{opened:%m-%d %H:%M:%S}" if names_day else f"{opened:%H:%M:%S}"
         if band.seconds is not None:
@@ -261,8 +265,7 @@ class _Layout:
     def _steps(self, band: TurnBand, y: float, marks: list[Mark]) -> float:
         """Place the steps from left to right, in as many rows as it takes; gives where they end."""
         columns = [column_of(step) for step in few_steps(band.steps)]
-        if band.end:
-            columns.append(end_column(band))
+        columns += end_columns(band)
         if not columns:
             text = "wrote nothing"
             marks.append(Mark(text, band.reason, (Text(self._track, y + 14, text, "soft", 11),)))

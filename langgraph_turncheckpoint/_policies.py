@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 from ._finalize import POLICIES, Policy
@@ -33,6 +34,8 @@ class Policies:
         self._by_name = {name: _checked(policy, f"on_restart[{name!r}]") for name, policy in (on_restart or {}).items()}
         self._default = _checked(default, "default_on_restart")
         self._has_checked = False
+        self._seen: frozenset[str] = frozenset()
+        self._told: set[str] = set()
 
     def of(self, name: str, metadata: Mapping[str, Any] | None = None) -> Policy:
         """The policy of a tool.
@@ -45,9 +48,12 @@ class Policies:
         own = (metadata or {}).get(METADATA_KEY)
         return self._default if own is None else _checked(own, f"the metadata of tool {name!r}")
 
-    def check_tools(self, tools: Iterable[Any]) -> None:
-        """Warn about policies for tools that are not among these. Only the first tools that have names are looked at:
-        later ones may be those of a single node.
+    def check_tools(self, tools: Iterable[Any], *, are_all: bool = True) -> None:
+        """Warn once about policies for tools that are not among these.
+
+        Args:
+            tools: Some of them may have no name.
+            are_all: Whether there are no others; else only what looks like a slip of the pen is warned of.
 
         Raises:
             UnknownPolicyError: The metadata of one names none. Better now than when it is called beside others.
@@ -57,15 +63,22 @@ class Policies:
         known = {str(name): tool for tool in tools if (name := getattr(tool, "name", None))}
         for name, tool in known.items():
             self.of(name, getattr(tool, "metadata", None))
-        self._has_checked = bool(known)
-        missing = sorted(self._by_name.keys() - known.keys())
+        self._has_checked, self._seen = bool(known) and are_all, self._seen | known.keys()
+        missing = sorted(self._by_name.keys() - self._seen - self._told)
+        if not are_all:
+            missing = [name for name in missing if get_close_matches(name, self._seen)]
         if missing and known:
+            self._told.update(missing)
             warnings.warn(
                 f"on_restart names {', '.join(map(repr, missing))}, but the tools are {', '.join(sorted(known))}; "
                 "check the spelling",
                 PolicyWarning,
                 stacklevel=3,
             )
+
+    def has_seen(self, name: str) -> bool:
+        """Whether a tool was among those that were checked."""
+        return self._has_checked or name in self._seen
 
 
 def _checked(policy: object, where: str) -> Policy:

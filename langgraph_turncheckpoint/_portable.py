@@ -8,33 +8,30 @@ in it is ever unpickled, and it may name no class but one of data.
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import errno
 import hashlib
-import importlib
 import json
-import math
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Final, cast
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import IO, Any, Final, NamedTuple, cast
 
-import ormsgpack
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from langgraph.checkpoint.serde._msgpack import SAFE_MSGPACK_TYPES
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from . import _files
+from ._copy_plan import ANOTHER_ID, named, parents_first
 from ._offload import offload
+from ._portable_values import decode_value, encode_value
 from ._same_values import Key, Seen, key_of, look_alike, parent_of, seen
 from ._saver_views import blocking, check_outside_loop, view_of
-from ._serde import ValueCodec, check_payload
-from ._thread_copy import ThreadCopy, ThreadReport, named, parents_first, scan
+from ._thread_copy import Rules, ThreadCopy, ThreadReport, scan
+from ._unreadable import Unreadable, check_readable, described, goes_back
 from ._write_calls import WriteKey
 from .errors import (
+    DamagedCheckpointError,
     ForeignFileError,
     MigrationError,
     RefusedValueError,
@@ -46,117 +43,46 @@ from .errors import (
 FORMAT: Final = "turncheckpoint-thread"
 VERSION: Final = 1
 
+#: What callers of the library may do; commands say it in their own words.
+OVERWRITE: Final = "pass overwrite=True"
+OTHER_FILES: Final = "import_homemade takes in a JSON file with a list of messages"
+
 _CREATED_BY: Final = "langgraph-turncheckpoint"
-_LARGEST: Final = 1 << 63
-_CONSTRUCTOR_CODES: Final = frozenset({0, 1, 2, 3, 4, 5})
-
-
-class PortableSerializer(JsonPlusSerializer):
-    """LangGraph's serializer, which refuses what it would otherwise give back as something else.
-
-    By default a class that cannot be imported comes back as plain data, without a word. A copy of that would have lost
-    it for good.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(allowed_msgpack_modules=True)
-
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """The value.
-
-        Raises:
-            MigrationError: It is of a class that cannot be imported here.
-            RefusedValueError: It names something that is no class of data.
-        """
-        if data[0] == "msgpack":
-            _check_resolvable(data[1])
-            check_payload(data[1])
-        return super().loads_typed(data)
-
-
-def unresolved_error(name: str) -> MigrationError:
-    """The error for a class that cannot be imported."""
-    where = name.rpartition(".")[0] or name
-    return MigrationError(
-        f"a value is a {name}, which cannot be imported here, and the copy would hold plain data in its place. Run it "
-        f"where the app runs, so that {where} can be imported (PYTHONPATH=...)"
-    )
-
-
-def _check_resolvable(data: bytes) -> None:
-    names: set[tuple[str, str]] = set()
-
-    def hook(code: int, packed: bytes) -> None:
-        found = ormsgpack.unpackb(packed, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
-        if code in _CONSTRUCTOR_CODES and type(found) is list and len(found) > 1 and type(found[0]) is str:
-            names.add((found[0], str(found[1])))
-
-    ormsgpack.unpackb(data, ext_hook=hook, option=ormsgpack.OPT_NON_STR_KEYS)
-    for module, name in sorted(names - SAFE_MSGPACK_TYPES):
-        try:
-            getattr(importlib.import_module(module), name)
-        except Exception:  # noqa: BLE001 - importing a module may fail in any way
-            raise unresolved_error(f"{module}.{name}") from None
-
-
-# --- values ---
-
-
-def encode_value(name: str, value: Any) -> dict[str, Any]:
-    """A value, tagged with how it is written.
-
-    Raises:
-        UnserializableValueError: LangGraph's serializer cannot write it; names channel and path.
-    """
-    if _is_json(value):
-        return {"json": value}
-    try:
-        tag, data = _SERDE.dumps_typed(value)
-    except Exception:  # noqa: BLE001 - it says what in the value is to blame
-        raise ValueCodec(JsonPlusSerializer()).explain(name, value) from None
-    return {tag: base64.b64encode(data).decode("ascii")}
-
-
-def decode_value(tagged: Any) -> Any:
-    """The value again.
-
-    Raises:
-        RefusedValueError: It is tagged with what is never loaded, or names something that is no class of data.
-        MigrationError: It is of a class that cannot be imported here.
-        ValueError: It is no value.
-    """
-    if not isinstance(tagged, dict) or len(tagged) != 1:
-        raise ValueError("a value without its tag")
-    ((tag, text),) = tagged.items()
-    if tag == "json":
-        return text
-    if tag not in ("msgpack", "bytes", "bytearray", "null") or not isinstance(text, str):
-        raise RefusedValueError(f"a value tagged {tag!r:.40}", "only JSON and msgpack are ever loaded")
-    return _SERDE.loads_typed((tag, base64.b64decode(text, validate=True)))
-
-
-_SERDE: Final = PortableSerializer()
-
-
-def _is_json(value: Any) -> bool:
-    kind = type(value)
-    if value is None or kind is bool or kind is str:
-        return True
-    if kind is int:
-        return bool(-_LARGEST <= value < _LARGEST)
-    if kind is float:
-        return bool(math.isfinite(value))
-    if kind is list:
-        return all(map(_is_json, cast("list[Any]", value)))
-    return kind is dict and all(type(key) is str for key in value) and all(map(_is_json, value.values()))
+_BEGINNING: Final = b'{"format":"' + FORMAT.encode() + b'"'
 
 
 # --- out ---
 
 
+class ExportReport(NamedTuple):
+    """What was written to a file.
+
+    Attributes:
+        thread_id: The thread.
+        checkpoints: How many of its checkpoints are in the file.
+        unreadable: Those that could not be read, and what is wrong with them.
+        goes_back: Whether the newest is among them, so that the file goes on from an older one.
+    """
+
+    thread_id: str
+    checkpoints: int
+    unreadable: tuple[Unreadable, ...] = ()
+    goes_back: bool = False
+
+    @property
+    def damage(self) -> str:
+        """What could not be read, in one line; empty if everything could."""
+        return described(self.unreadable, self.checkpoints, back=self.goes_back) if self.unreadable else ""
+
+
 def export_thread(
-    saver: BaseCheckpointSaver[Any], thread_id: str, path: str | os.PathLike[str], *, overwrite: bool = False
-) -> int:
+    saver: BaseCheckpointSaver[Any],
+    thread_id: str,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    strict: bool = False,
+) -> ExportReport:
     """Write a thread to a file. The file is there wholly or not at all, and durable on return.
 
     Values are written as they are read: with an encrypting serde the file holds them in the clear, for its owner only
@@ -167,12 +93,13 @@ def export_thread(
         thread_id: The thread.
         path: The file.
         overwrite: Whether it may take the place of another one.
+        strict: Whether to write nothing if any checkpoint is damaged. Otherwise the others are written.
 
     Returns:
-        How many checkpoints were written.
+        How many checkpoints were written, and which could not be read.
 
     Raises:
-        MigrationError: There is no such thread, or it cannot be read.
+        MigrationError: There is no such thread, it cannot be read, or not all of it, and `strict`. No file was written.
         SourceChangedError: It was written to meanwhile. No file was written.
         UnserializableValueError: LangGraph's serializer cannot write a value. No file was written.
         StorageError: The file is there already, or the system refused. No file was written.
@@ -180,11 +107,13 @@ def export_thread(
     check_outside_loop(saver)
     target = os.path.abspath(os.fspath(path))
     if not overwrite and _files.exists(target):
-        raise StorageError(errno.EEXIST, "there is such a file already; pass overwrite=True to replace it", target)
+        raise StorageError(errno.EEXIST, f"there is such a file already; {OVERWRITE} to replace it", target)
     view = view_of(saver)
     thread = scan(view, thread_id)
-    if not thread:
+    lost = tuple(view.unreadable(thread_id, thread))
+    if not thread and not lost:
         raise MigrationError("there is no such thread", thread_id)
+    check_readable(thread_id, thread, lost, strict=strict)
     temporary = f"{target}.{secrets.token_hex(4)}.tmp"
     try:
         with _created(temporary) as file:
@@ -205,15 +134,20 @@ def export_thread(
         if isinstance(error, OSError) and not isinstance(error, StorageError):
             raise _files.storage_error(error, target) from error
         raise
-    return len(thread)
+    return ExportReport(thread_id, len(thread), lost, goes_back(thread, lost))
 
 
 async def aexport_thread(
-    saver: BaseCheckpointSaver[Any], thread_id: str, path: str | os.PathLike[str], *, overwrite: bool = False
-) -> int:
+    saver: BaseCheckpointSaver[Any],
+    thread_id: str,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    strict: bool = False,
+) -> ExportReport:
     """Async twin of `export_thread`."""
     saver = blocking(saver, asyncio.get_running_loop())
-    return await offload(export_thread, saver, thread_id, path, overwrite=overwrite)
+    return await offload(export_thread, saver, thread_id, path, overwrite=overwrite, strict=strict)
 
 
 def _created(path: str) -> IO[bytes]:
@@ -286,11 +220,25 @@ def import_thread(
         MigrationError: It could not be stored; see `migrate`.
         StorageError: The file cannot be read.
     """
+    rules = Rules(verify=verify, restore_deleted=restore_deleted)
+    return take_in(path, saver, thread_id=thread_id, rules=rules)
+
+
+def take_in(
+    path: str | os.PathLike[str],
+    saver: BaseCheckpointSaver[Any],
+    *,
+    thread_id: str | None = None,
+    rules: Rules,
+    tell: Callable[[int, int], None] = lambda _done, _total: None,
+) -> ThreadReport:
+    """As `import_thread`; `tell` hears how many checkpoints are there, and how many there will be."""
     check_outside_loop(saver)
     file = PortableFile(os.path.abspath(os.fspath(path)))
-    destination = view_of(saver)
-    copy = ThreadCopy(file, file.thread_id, destination, thread_id or file.thread_id, stop=threading.Event())
-    return copy.run(lambda _done, _total: None, verify=verify, restore_deleted=restore_deleted)
+    new_id = file.thread_id if thread_id is None else thread_id
+    stop = threading.Event()
+    copy = ThreadCopy(file, file.thread_id, view_of(saver), new_id, stop=stop, instead=ANOTHER_ID)
+    return copy.run(tell, rules)
 
 
 async def aimport_thread(
@@ -306,6 +254,16 @@ async def aimport_thread(
     return await offload(
         import_thread, path, saver, thread_id=thread_id, verify=verify, restore_deleted=restore_deleted
     )
+
+
+def is_exported(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as one that `export_thread` has written, whole or not.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    ends = _files.read_ends(os.fspath(path), head=len(_BEGINNING), tail=0)
+    return ends is not None and ends.head.startswith(_BEGINNING[: max(1, len(ends.head))])
 
 
 class PortableFile:
@@ -352,7 +310,8 @@ class PortableFile:
         except (ValueError, TypeError, KeyError, RecursionError):
             is_ours, version, thread_id = False, 0, ""
         if not is_ours or not isinstance(thread_id, str):
-            raise self._error(1, "is not the header of an exported thread")
+            hint = "" if is_ours else f"; {OTHER_FILES}"
+            raise self._error(1, f"is not the header of an exported thread{hint}")
         if version > VERSION:
             raise UnknownFormatError(self._path, version, VERSION)
         return thread_id
@@ -419,6 +378,14 @@ class PortableFile:
     def write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:  # noqa: ARG002 - there is one
         """See `Origin`."""
         return cast("Sequence[WriteKey] | None", self._lines[key][1]["write_keys"])
+
+    def unreadable(self, thread_id: Any, found: Collection[Key]) -> Sequence[Unreadable]:  # noqa: ARG002
+        """See `Origin`: a file is whole."""
+        return ()
+
+    def lost_threads(self) -> Sequence[DamagedCheckpointError]:
+        """See `Origin`."""
+        return ()
 
 
 def _addressed(thread_id: Any, key: Key) -> RunnableConfig:

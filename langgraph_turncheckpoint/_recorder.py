@@ -9,6 +9,7 @@ node that may run tools unseen, waits for the disk here; other starts are record
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -28,6 +29,17 @@ from .errors import UnresolvedCallError
 
 #: A model call with one of these tags is not part of the conversation.
 HIDDEN_TAGS: Final = frozenset({"nostream", "langsmith:nostream", "langsmith:hidden"})
+
+
+class _SaidAnyway(logging.Filter):
+    """Keeps LangChain from logging what a recorder raises: whoever runs the graph gets the error itself."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        args = record.args
+        return not (isinstance(args, tuple) and args and args[0] == RunRecorder.__name__)
+
+
+logging.getLogger("langchain_core.callbacks.manager").addFilter(_SaidAnyway())
 
 
 class View(NamedTuple):
@@ -99,15 +111,24 @@ class RunRecorder(GraphCallbackHandler):
         self._nodes[run_id] = task
         is_opaque = "|" not in task and found.get("langgraph_node") not in self.view.gated
         if is_opaque and (calls := self.running.unseen_calls()):
-            self.running.node_started(task, calls)
-            self._told.add(task)
-            self._unseen[task] = calls
+            self.opaque_began(task, calls)
+
+    def opaque_began(self, task: str, calls: list[CallKey], *, sync: bool = True) -> None:
+        """A node begins that may run these calls unseen."""
+        self.running.node_started(task, calls, sync=sync)
+        self._told.add(task)
+        self._unseen[task] = calls
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """What a node gave is what it says; what else its models have said was for itself."""
         self._outside.discard(run_id)
         task = self._nodes.pop(run_id, None)
-        if task is not None and task in self._told:
+        if task is not None:
+            self.node_ended(task, outputs)
+
+    def node_ended(self, task: str, outputs: Any) -> None:
+        """A node is done; if anything is recorded of it, so is what it gave."""
+        if task in self._told:
             self._told.discard(task)
             given = messages_in(outputs)
             # Until a checkpoint has them, these are what is known of calls that nobody saw run.
@@ -121,7 +142,14 @@ class RunRecorder(GraphCallbackHandler):
         """A node that waits for a person has run no tool that it will not run again."""
         self._outside.discard(run_id)
         task = self._nodes.pop(run_id, None)
-        if task is not None and task in self._told and isinstance(error, GraphInterrupt):
+        if task is not None and isinstance(error, GraphInterrupt):
+            self.node_rested(task)
+
+    def node_rested(self, task: str) -> None:
+        """A node has run no call unseen: it waits for a person, or asks the guard before each."""
+        if task in self._told:
+            self._told.discard(task)
+            self._unseen.pop(task, None)
             self.running.node_rested(task)
 
     def on_interrupt(self, event: GraphInterruptEvent) -> None:

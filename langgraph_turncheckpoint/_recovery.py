@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, TypeVar, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -25,10 +25,10 @@ from langgraph.types import Overwrite, StateSnapshot
 
 from . import _events
 from ._evidence import Wishes, evidence_of, other_updates
-from ._finalize import Facts
+from ._finalize import Facts, reason_of
 from ._histories import CallEvidence, Evidence, FinalizedHistory, GivenAnswer, Text, finalize_history, is_healthy
 from ._markup import Cell, table
-from ._pending import STORED_CHECKPOINTS, error_text, held_ids, is_due, results_in
+from ._pending import STORED_CHECKPOINTS, error_text, held_ids, is_due, results_in, reviewed_calls
 from ._running import RunningTurn
 from ._transcript import Transcript, keys_of
 from ._turn import Cause
@@ -49,6 +49,7 @@ class Operation(NamedTuple):
 
 
 Graph = Pregel[Any, Any, Any, Any]
+T = TypeVar("T")
 Steps = Generator[Operation, Any, "RecoveryReport"]
 
 
@@ -124,8 +125,37 @@ class Recovery:
         self._graph, self._config, self._running = graph, config, running
         self._rules, self._gated = rules, gated
         self._state, self._cause = running.end_cause()
-        self._causes = running.causes()
+        self._reason, self._causes = reason_of(self._state, self._cause), running.causes()
         self._stored: set[str] = set()
+        self._is_overtaken = True
+
+    def by_hand(self) -> Steps:
+        """Close everything that is open, although nothing comes."""
+        self._is_overtaken = False
+        return self.before_new_message([])
+
+    def without_state(self) -> Steps:
+        """Close what is open in the newest checkpoint, where what is pending on it cannot be applied.
+
+        LangGraph drops that when a message comes. Until then nothing can be committed, so the closed history waits
+        with the checkpoint, to be applied first.
+        """
+        self._is_overtaken = False
+        return self._told(self._without_state())
+
+    def _without_state(self) -> Steps:
+        yield from self._look_back()
+        saved: CheckpointTuple | None = yield Operation("get_tuple", (self._config,))
+        key = self._rules.messages_key
+        stored = [] if saved is None else history_in(saved, key)
+        evidence = self._evidence(stored, paused=False)
+        if saved is not None:
+            evidence = _with_results(evidence, saved, key)
+        done = self._finalized(stored, evidence, follower_comes=True)
+        if done.changed and saved is not None:
+            target = _with(self._config, saved.config.get("configurable", {}))
+            yield Operation("put_writes", (target, [(key, self._replacement(done.messages))]))
+        return self._report(done, changed=done.changed)
 
     def before_new_message(self, arriving: list[Any]) -> Steps:
         """Close everything that is open: new messages come instead of the run going on.
@@ -139,14 +169,14 @@ class Recovery:
         yield from self._look_back()
         snapshot: StateSnapshot = yield Operation("get_state", (self._config,))
         committed = False
-        paused = any(task.interrupts for task in snapshot.tasks)
+        questions = [question for task in snapshot.tasks for question in task.interrupts]
         errors = [text for task in snapshot.tasks if task.error is not None and (text := error_text(task.error))]
         if any(task.result is not None for task in snapshot.tasks):
             # Finished siblings keep what they gave, in the order of the tasks; nothing is pending any more.
             yield Operation("update_state", (self._config, None, END))
             snapshot, committed = (yield Operation("get_state", (self._config,))), True
         stored = self._history(snapshot)
-        first = done = self._finalize(stored, arriving, paused=paused, errors=errors)
+        first = done = self._finalize(stored, arriving, questions=questions, errors=errors)
         if not first.changed:
             return self._report(first, changed=committed)
         # From the first of them on, everything comes with the input; in front of it, with the state.
@@ -161,7 +191,7 @@ class Recovery:
             updates = []
             snapshot = yield Operation("get_state", (self._config,))
             stored = self._history(snapshot)
-            done = self._finalize(stored, arriving, paused=paused)
+            done = self._finalize(stored, arriving, questions=questions)
         return self._report(first, changed=True)
 
     def of_arriving(self, saved: CheckpointTuple | None, arriving: list[Any], *, behind: list[Any]) -> None:
@@ -174,14 +204,55 @@ class Recovery:
         """
         evidence = self._evidence([*behind, *arriving], paused=False)
         if saved is not None:
-            results = results_in(saved, self._rules.messages_key)
-            calls = dict(evidence.calls)
-            for message in results.answers:
-                calls.setdefault((None, message.tool_call_id), CallEvidence(Facts(result=True), message))
-            evidence = dataclasses.replace(evidence, calls=calls, paused=results.paused)
-        messages = self._finalized([*behind, *arriving], evidence, follower_comes=False).messages
-        if all(old is new for old, new in zip(behind, messages, strict=False)):
-            arriving[:] = messages[len(behind) :]
+            evidence = _with_results(evidence, saved, self._rules.messages_key)
+        # What would have to stand further up stays away.
+        for known in (evidence, dataclasses.replace(evidence, additions=())):
+            messages = self._finalized([*behind, *arriving], known, follower_comes=False).messages
+            if all(old is new for old, new in zip(behind, messages, strict=False)):
+                arriving[:] = messages[len(behind) :]
+                return
+
+    def of_addressed(
+        self, saved: CheckpointTuple, history: list[Any] | None, *, goes_on: bool, behind: bool
+    ) -> Generator[Operation, Any, FinalizedHistory]:
+        """The history of a checkpoint that a run is pointed at, with answers to the calls that it will pass over.
+
+        Nothing is written, and nothing that other checkpoints lack is brought back: it may be another lineage.
+
+        Args:
+            saved: The checkpoint; the recovery's config is its.
+            history: Its messages; `None` where they are not all in it.
+            goes_on: Whether its tasks run.
+            behind: Whether calls of its last message are answered among the messages of the input.
+        """
+        snapshot: StateSnapshot | None = None
+        if history is None:
+            snapshot = yield Operation("get_state", (self._config,))
+            history = self._history(snapshot)
+        if is_healthy(history, unanswered=self._rules.unanswered):
+            return FinalizedHistory(history, [], [], [], [], changed=False)
+        until = _tail(history)
+        if until is not None and goes_on:
+            snapshot = snapshot or (yield Operation("get_state", (self._config,)))
+            until = until if self._will_answer(snapshot, history[until]) else None
+        elif not behind:
+            until = None
+        evidence = _with_results(self._evidence(history, paused=False), saved, self._rules.messages_key)
+        evidence = dataclasses.replace(evidence, additions=())
+        done = self._finalized(history, evidence, follower_comes=False, until=until)
+        given = [(answer.outcome, answer.cause) for answer in done.answers]
+        _events.answered(self._running.store.root, self._running.thread_id, self._running.token, given)
+        return done
+
+    def _will_answer(self, snapshot: StateSnapshot, caller: AIMessage) -> bool:
+        """Whether a task that is next may run the calls of the last message, or lead to one that does."""
+        return any(not self._is_speaker(task.name, caller) for task in snapshot.tasks)
+
+    def _is_speaker(self, node: str, caller: AIMessage) -> bool:
+        """Whether a node is the model's that has made a message, in a graph whose tools are another node's."""
+        replies = self._running.earlier.replies
+        has_said = any(r.node == node and r.message is not None and r.message.id == caller.id for r in replies)
+        return has_said and node not in self._gated and bool(_tool_nodes(self._graph))
 
     def before_continuing(self, *, is_cut_off: bool = False) -> Steps:
         """Bring back what had not reached the checkpoints, so that the run goes on from what really happened.
@@ -266,7 +337,7 @@ class Recovery:
                 node = open_from = None
             else:
                 del probe.messages[open_from + 1 :]
-        done = finalize_history(probe.messages, evidence, cause=self._cause, until=open_from, texts=self._rules.texts)
+        done = finalize_history(probe.messages, evidence, cause=self._reason, until=open_from, texts=self._rules.texts)
         as_node = node or START
         if as_node not in self._graph.nodes:
             return None
@@ -276,12 +347,10 @@ class Recovery:
 
     def _close_passed_over(self, history: list[Any]) -> Generator[Operation, Any, RecoveryReport | None]:
         """Answer calls that something else stands behind already: no task will run them any more."""
-        last = max((place for place, m in enumerate(history) if not isinstance(m, ToolMessage)), default=-1)
-        is_tail = last >= 0 and isinstance(history[last], AIMessage)
         evidence = dataclasses.replace(self._evidence(history, paused=False), additions=())
         rules = self._rules
         done = finalize_history(history, evidence, unanswered=rules.unanswered, texts=rules.texts)
-        if is_tail or not done.changed or START not in self._graph.nodes:
+        if _tail(history) is not None or not done.changed or START not in self._graph.nodes:
             return None  # the tail goes on by itself, and the next new message puts the rest in order
         values = {rules.messages_key: self._replacement(done.messages)}
         yield Operation("update_state", (self._config, values, START))
@@ -297,14 +366,18 @@ class Recovery:
     def _close_opaque_tasks(self, snapshot: StateSnapshot, history: list[Any]) -> Steps:
         """Answer the calls of nodes that run tools without asking the guard.
 
-        Such a node would run all its tools again. It is given their results instead, if any of them had started.
+        Such a node would run all its tools again. It is given their results instead, if any of them had started. And
+        where the model is next that has made the calls, nobody will run them.
         """
         nodes = {task.name for task in snapshot.tasks if task.result is None and not task.interrupts}
         opaque = nodes - set(self._gated)
         caller = next((m for m in reversed(history) if isinstance(m, AIMessage)), None)
         unchanged = FinalizedHistory(history, [], [], [], [], changed=False)
         has_open = not is_healthy(history, unanswered=self._rules.unanswered)
-        if len(opaque) != 1 or caller is None or not has_open or not self._must_not_run_again(caller):
+        if len(opaque) != 1 or caller is None or not has_open:
+            return self._report(unchanged, changed=False)
+        is_passed_over = nodes == opaque and self._is_speaker(next(iter(opaque)), caller)
+        if not (is_passed_over or self._must_not_run_again(caller)):
             return self._report(unchanged, changed=False)
         evidence = dataclasses.replace(self._evidence(history, paused=False), additions=())
         done = self._finalized(history, evidence, follower_comes=False)
@@ -319,12 +392,8 @@ class Recovery:
         A model that is next although the calls of its own reply are open would route on from its reply once more, and
         where they are all answered its routes may lead nowhere. The tools had the word.
         """
-        replies = self._running.earlier.replies
-        is_speaker = any(r.node == node and r.message is not None and r.message.id == caller.id for r in replies)
-        from langgraph.prebuilt import ToolNode  # noqa: PLC0415 - LangGraph's agents come with it
-
-        tool_nodes = [name for name, each in self._graph.nodes.items() if isinstance(each.bound, ToolNode)]
-        return tool_nodes[0] if is_speaker and len(tool_nodes) == 1 else node
+        tool_nodes = _tool_nodes(self._graph)
+        return tool_nodes[0] if self._is_speaker(node, caller) and len(tool_nodes) == 1 else node
 
     def _must_not_run_again(self, caller: AIMessage) -> bool:
         facts = [self._running.earlier.facts(key) for key in keys_of(caller)]
@@ -353,10 +422,10 @@ class Recovery:
         return list(found) if isinstance(found, (list, tuple)) else []
 
     def _evidence(self, history: list[Any], *, paused: bool) -> Evidence:
-        return evidence_of(
+        evidence = evidence_of(
             self._running.earlier,
             history,
-            cause=self._cause,
+            cause=self._reason,
             causes=self._causes,
             turn_token=self._running.token,
             wishes=self._rules.wishes,
@@ -364,6 +433,7 @@ class Recovery:
             paused=paused,
             stored=self._stored,
         )
+        return evidence if self._is_overtaken else dataclasses.replace(evidence, is_overtaken=False)
 
     def _namespaces(self) -> set[str]:
         """Where this history is written: the graph itself, and subgraphs that are its nodes and share the channel."""
@@ -377,10 +447,11 @@ class Recovery:
         return found
 
     def _finalize(
-        self, stored: list[Any], arriving: list[Any], *, paused: bool, errors: Sequence[str] = ()
+        self, stored: list[Any], arriving: list[Any], *, questions: Sequence[Any], errors: Sequence[str] = ()
     ) -> FinalizedHistory:
         history = [*stored, *arriving]
-        evidence = self._evidence(history, paused=paused)
+        evidence = self._evidence(history, paused=bool(questions))
+        evidence = dataclasses.replace(evidence, reviewed=reviewed_calls(questions))
         done = self._finalized(history, evidence, follower_comes=True)
         unknown = [answer for answer in done.answers if answer.outcome == "unknown"]
         if len(errors) == len(unknown) == 1 and is_due(stored, unknown[0].call_id):
@@ -390,13 +461,16 @@ class Recovery:
             done = self._finalized(history, dataclasses.replace(evidence, calls=calls), follower_comes=True)
         return done
 
-    def _finalized(self, history: list[Any], evidence: Evidence, *, follower_comes: bool) -> FinalizedHistory:
+    def _finalized(
+        self, history: list[Any], evidence: Evidence, *, follower_comes: bool, until: int | None = None
+    ) -> FinalizedHistory:
         return finalize_history(
             history,
             evidence,
             unanswered=self._rules.unanswered,
             texts=self._rules.texts,
             follower_comes=follower_comes,
+            until=until,
         )
 
     def _replacement(self, messages: list[Any]) -> Any:
@@ -415,6 +489,36 @@ class Recovery:
             added=tuple(done.added),
             changed=changed,
         )
+
+
+def history_in(saved: CheckpointTuple, messages_key: str) -> list[Any]:
+    """The messages in a checkpoint, as a recovery that could not be committed has left them."""
+    value = saved.checkpoint["channel_values"].get(messages_key)
+    for task, channel, written in saved.pending_writes or ():
+        if task == NULL_TASK_ID and channel == messages_key and isinstance(written, Overwrite):
+            value = written.value
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
+def _tail(history: Sequence[Any]) -> int | None:
+    """The place of the AIMessage that a history ends with, but for answers to its calls."""
+    place = next((i for i in range(len(history) - 1, -1, -1) if not isinstance(history[i], ToolMessage)), None)
+    return place if place is not None and isinstance(history[place], AIMessage) else None
+
+
+def _tool_nodes(graph: Graph) -> list[str]:
+    from langgraph.prebuilt import ToolNode  # noqa: PLC0415 - LangGraph's agents come with it
+
+    return [name for name, each in graph.nodes.items() if isinstance(each.bound, ToolNode)]
+
+
+def _with_results(evidence: Evidence, saved: CheckpointTuple, messages_key: str) -> Evidence:
+    """What is known, and what finished tasks of a checkpoint have left with it."""
+    results = results_in(saved, messages_key)
+    calls = dict(evidence.calls)
+    for message in results.answers:
+        calls.setdefault((None, message.tool_call_id), CallEvidence(Facts(result=True), message))
+    return dataclasses.replace(evidence, calls=calls, paused=results.paused, reviewed=results.reviewed)
 
 
 def _from_first(arriving: list[Any], messages: list[Any]) -> list[Any]:
@@ -436,14 +540,14 @@ def has_reducer(channel: object) -> bool:
     return isinstance(channel, (BinaryOperatorAggregate, DeltaChannel))
 
 
-def run_steps(steps: Steps, graph: Graph) -> RecoveryReport:
+def run_steps(steps: Generator[Operation, Any, T], graph: Graph) -> T:
     """Carry out the operations, blocking."""
     result: Any = None
     while True:
         try:
             operation = steps.send(result)
         except StopIteration as stop:
-            return cast(RecoveryReport, stop.value)
+            return cast(T, stop.value)
         try:
             result = _carry_out(operation, graph)
         except BaseException as error:
@@ -461,14 +565,14 @@ def _carry_out(operation: Operation, graph: Graph) -> Any:
     return _saver(graph).put_writes(*operation.args, NULL_TASK_ID)
 
 
-async def arun_steps(steps: Steps, graph: Graph) -> RecoveryReport:
+async def arun_steps(steps: Generator[Operation, Any, T], graph: Graph) -> T:
     """Carry out the operations, awaiting each."""
     result: Any = None
     while True:
         try:
             operation = steps.send(result)
         except StopIteration as stop:
-            return cast(RecoveryReport, stop.value)
+            return cast(T, stop.value)
         try:
             result = await _acarry_out(operation, graph)
         except BaseException as error:

@@ -12,8 +12,9 @@ import os
 import time
 import warnings
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -24,9 +25,10 @@ from ._commits import Target
 from ._evidence import Wishes, evidence_of, other_updates
 from ._histories import FinalizedHistory, finalize_history, is_healthy
 from ._journal import is_live, journal_path, journal_tokens, read_journal
-from ._pending import ERROR, INTERRUPT, pending_evidence, stored_ids
-from ._repair_files import Repair, repair_files, set_aside
-from ._running import load_transcript
+from ._pending import ERROR, pending_evidence, stored_ids
+from ._repair_files import Repair, repair_files, set_aside, state_of
+from ._running import load_transcript, note_results
+from ._standing import is_asked, left_of
 from ._store import Loaded, Store
 from ._thread_files import ThreadFiles, thread_ids
 from ._turn import LedgerState, TurnState
@@ -49,11 +51,11 @@ NULL_TASK_ID: Final = "00000000-0000-0000-0000-000000000000"
 #: A plain run that has written within so many seconds may be running still.
 IDLE_SECONDS: Final = 300.0
 
+#: What callers of the library may do; commands say it in their own words.
+WHERE_MODULES_ARE: Final = "run it where the app's modules are"
+
 #: Checkpoints before this version have channels of other names.
 _OLDEST_VERSION: Final = 4
-
-#: The channel that a person's answer is written to.
-RESUME: Final = "__resume__"
 
 #: What only says which node comes next.
 _TRIGGERS: Final = ("branch:", "join:", "__pregel_", "__start__")
@@ -91,16 +93,28 @@ class ThreadFacts(NamedTuple):
     seconds_idle: float
 
 
-def why_not(facts: ThreadFacts, *, idle: float) -> str | None:
+class Hindrance(NamedTuple):
+    """Why a history is left alone.
+
+    Attributes:
+        reason: In words that follow "and".
+        is_well: Whether nobody need see to it.
+    """
+
+    reason: str
+    is_well: bool = False
+
+
+def why_not(facts: ThreadFacts, *, idle: float) -> Hindrance | None:
     """Why a history is left alone; `None` if it may be finalized."""
     if facts.closed:
-        return "the thread is closed; reopen it first"
+        return Hindrance("the thread is closed; reopen it first")
     if facts.busy:
-        return "a turn is running on the thread"
+        return Hindrance("a turn is running on the thread", is_well=True)
     if facts.waits or facts.last_state == "paused":
-        return "the thread waits for a person; resume it, or send it a message"
+        return Hindrance("the thread waits for a person; resume it, or send it a message", is_well=True)
     if facts.last_state == "unknown" and facts.seconds_idle < idle:
-        return (
+        return Hindrance(
             f"the thread was written to {facts.seconds_idle:.0f} s ago, and its run may be at work still; "
             "repair it once it has rested"
         )
@@ -126,11 +140,12 @@ def _repaired(
     saver: BaseCheckpointSaver[str], store: Store, thread: ThreadFiles, rules: RepairRules, *, dry_run: bool
 ) -> list[Repair]:
     thread_id = thread.thread_id
-    done = repair_files(store, thread, dry_run=dry_run)
+    rest = _Rest.of(thread)
+    done = repair_files(store, thread, messages_key=rules.messages_key, dry_run=dry_run)
     if dry_run and any(repair.path == thread.ledger.path for repair in done):
         return done  # reading on would write the ledger anew
     try:
-        finalized = _History(saver, store, thread, rules).repaired(dry_run=dry_run)
+        finalized = _History(saver, store, thread, rules, rest).repaired(dry_run=dry_run)
     except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
         return [*done, Repair("left", thread_id, "", f"its newest checkpoint cannot be read: {error}")]
     except (StaleTurnError, ThreadBusyError, ThreadClosedError, UnserializableValueError) as error:
@@ -155,7 +170,38 @@ def why_left(
 ) -> str | None:
     """Why a repair would leave a history as it is, or `None`."""
     thread = store.thread(thread_id)
-    return _History(saver, store, thread, rules).why_not(loaded, thread.ledger.read() or LedgerState())
+    found = _History(saver, store, thread, rules).why_not(loaded, thread.ledger.read() or LedgerState())
+    return None if found is None else found.reason
+
+
+class _Rest(NamedTuple):
+    """Since when nobody has written to a thread.
+
+    Attributes:
+        since: When that was, in seconds since 1970.
+        token: The token then.
+        heads: The newest checkpoint of each namespace.
+    """
+
+    since: float
+    token: int
+    heads: Mapping[str, str]
+
+    @classmethod
+    def of(cls, thread: ThreadFiles) -> _Rest:
+        """As it is now, whatever is wrong with the thread."""
+        state = state_of(thread)
+        found = {files.path: (files, files.head_id()) for files in thread.unnamed_namespaces(state)}
+        heads = {path: head_id for path, (_, head_id) in found.items() if head_id is not None}
+        moments = []
+        for path in (thread.ledger.path, *(found[path][0].file(head_id) for path, head_id in heads.items())):
+            with suppress(OSError):
+                moments.append(os.stat(path).st_mtime)
+        return cls(max(moments, default=0.0), state.token, heads)
+
+    def goes_on(self, before: _Rest) -> bool:
+        """Whether nothing but a repair of files has come since then."""
+        return self.token == before.token and all(id_ <= before.heads.get(path, "") for path, id_ in self.heads.items())
 
 
 class _AsStored:
@@ -178,8 +224,15 @@ class _Plan(NamedTuple):
 class _History:
     """The history of one thread."""
 
-    def __init__(self, saver: BaseCheckpointSaver[str], store: Store, thread: ThreadFiles, rules: RepairRules) -> None:
-        self._saver, self._store, self._thread, self._rules = saver, store, thread, rules
+    def __init__(
+        self,
+        saver: BaseCheckpointSaver[str],
+        store: Store,
+        thread: ThreadFiles,
+        rules: RepairRules,
+        rest: _Rest | None = None,
+    ) -> None:
+        self._saver, self._store, self._thread, self._rules, self._rest = saver, store, thread, rules, rest
 
     def repaired(self, *, dry_run: bool) -> Repair | None:
         """Finalize it, or tell what would be done; `None` if nothing is wrong with it."""
@@ -189,11 +242,15 @@ class _History:
         plan = None if loaded is None else self.plan(loaded, state.token + 1)
         if loaded is None or plan is None:
             return None
-        reason = reason or self.why_not(loaded, state) or _foreign_to(loaded, self._rules.messages_key)
-        if reason is not None:
-            return Repair("left", thread_id, "", f"its history has open tool calls, and {reason}")
+        hindrance = self.why_not(loaded, state)
+        if hindrance is None and (reason := reason or _foreign_to(loaded, self._rules.messages_key)) is not None:
+            hindrance = Hindrance(reason)
+        if hindrance is not None:
+            kind: Literal["left", "pending"] = "pending" if hindrance.is_well else "left"
+            return Repair(kind, thread_id, "", f"its history has open tool calls, and {hindrance.reason}")
+        not_run = self._not_run(loaded, state)
         if dry_run:
-            return Repair("finalized", thread_id, "", _summary(plan.done))
+            return Repair("finalized", thread_id, "", _summary(plan.done, not_run, dry_run=True), not_run)
         turn = self._store.open_turn(thread_id, strategy="reject")
         ended: TurnState = "failed"
         try:
@@ -205,7 +262,9 @@ class _History:
             ended = "completed"
         finally:
             self._store.settle_turn(thread_id, turn, ended, None if ended == "completed" else "error")
-        return None if plan is None else Repair("finalized", thread_id, "", _summary(plan.done))
+        if plan is None:
+            return None
+        return Repair("finalized", thread_id, "", _summary(plan.done, not_run, dry_run=False), not_run)
 
     def _loaded(self) -> tuple[Loaded | None, str | None]:
         """The newest checkpoint, and why its history cannot be written again, if so.
@@ -224,7 +283,7 @@ class _History:
                 self._read_again(loaded.checkpoint_id)
             except UnresolvedTypeWarning as warning:
                 name = str(warning).partition(" ")[0]
-                return loaded, f"it holds a {name}, which cannot be imported here; run it where the app's modules are"
+                return loaded, f"it holds a {name}, which cannot be imported here; {WHERE_MODULES_ARE}"
         # All others keep what is stored. Should one of them have to be written again, that fails.
         kept = {
             name: value if name == self._rules.messages_key else _AsStored()
@@ -246,17 +305,28 @@ class _History:
         found = loaded.checkpoint["channel_values"].get(self._rules.messages_key)
         return list(found) if isinstance(found, (list, tuple)) else None
 
-    def why_not(self, loaded: Loaded, state: LedgerState) -> str | None:
+    def why_not(self, loaded: Loaded, state: LedgerState) -> Hindrance | None:
         """Why it is left alone, or `None`."""
         turns, _ = _turns.logged_turns(self._thread, state)
+        now = _Rest.of(self._thread)
+        written_at = now.since if self._rest is None or not now.goes_on(self._rest) else self._rest.since
         facts = ThreadFacts(
             closed=state.closed,
             busy=_turns.is_busy(self._thread),
             last_state=turns[0].state if turns else "unknown",
-            waits=_waits(loaded),
-            seconds_idle=max(0.0, time.time() - _last_written(self._thread, state)),
+            waits=self._waits(loaded, state),
+            seconds_idle=max(0.0, time.time() - written_at),
         )
         return why_not(facts, idle=self._rules.idle)
+
+    def _not_run(self, loaded: Loaded, state: LedgerState) -> tuple[str, ...]:
+        """The nodes that come next, and will not run once the history is finalized."""
+        file = self._store.file(self._thread.namespace(state, ""), loaded.checkpoint_id)
+        return () if file is None else tuple(left_of(file).nodes)
+
+    def _waits(self, loaded: Loaded, state: LedgerState) -> bool:
+        file = self._store.file(self._thread.namespace(state, ""), loaded.checkpoint_id)
+        return file is not None and is_asked(file.write_marks())
 
     def plan(self, loaded: Loaded, token: int) -> _Plan | None:
         """How the history is put in order; `None` if every call that was made has its answer."""
@@ -321,10 +391,10 @@ class _History:
             if held.state.token != turn.token:
                 return
             directory = self._thread.generation(held.state)
-            for token in journal_tokens(directory):
-                path = journal_path(directory, token)
-                if token >= turn.token or is_live(path):
-                    continue
+            paths = {token: journal_path(directory, token) for token in journal_tokens(directory)}
+            dead = {token: path for token, path in paths.items() if token < turn.token and not is_live(path)}
+            note_results(self._store, self._thread, held.state, dead)
+            for path in dead.values():
                 content = read_journal(path)
                 if content is not None and content.damaged:
                     set_aside(path, keep=False, fsync=self._store.fsync)
@@ -349,12 +419,6 @@ def _foreign_to(loaded: Loaded, key: str) -> str | None:
     return None
 
 
-def _waits(loaded: Loaded) -> bool:
-    """Whether a person was asked and has not answered."""
-    channels = {channel for _, channel, _ in loaded.writes}
-    return INTERRUPT in channels and RESUME not in channels
-
-
 def _only_answers(value: Any) -> bool:
     several = value if isinstance(value, (list, tuple)) else [value]
     return all(isinstance(message, ToolMessage) for message in several)
@@ -374,45 +438,40 @@ def _finished_writes(loaded: Loaded, key: str) -> list[tuple[str, Any]]:
     ]
 
 
-def _last_written(thread: ThreadFiles, state: LedgerState) -> float:
-    """When a thread was last written to, in seconds since 1970."""
-    paths = [thread.ledger.path]
-    for files in thread.unnamed_namespaces(state):
-        head_id = files.head_id()
-        if head_id is not None:
-            paths.append(files.file(head_id))
-    found = []
-    for path in paths:
-        try:
-            found.append(os.stat(path).st_mtime)
-        except OSError:
-            continue
-    return max(found, default=0.0)
-
-
-def _summary(done: FinalizedHistory) -> str:
-    """What was done to a history, in one sentence."""
+def _summary(done: FinalizedHistory, not_run: Collection[str], *, dry_run: bool) -> str:
+    """What was done to a history, or would be, in one sentence."""
     parts: list[str] = []
     outcomes: dict[str, list[str]] = {}
     for answer in done.answers:
         outcomes.setdefault(answer.outcome, []).append(f"{answer.tool_name} ({answer.call_id})")
-    parts += [f"{_WORDS[outcome]}: {', '.join(calls)}" for outcome, calls in outcomes.items()]
-    for count, words in (
-        (len(done.moved), "moved up to their calls"),
-        (len(done.set_aside), "without a call left out"),
-        (len(done.added), "that had not been stored added"),
+    for outcome, calls in outcomes.items():
+        parts.append(f"{', '.join(calls)} {_was(len(calls), dry_run=dry_run)} answered {_WORDS[outcome]}")
+    for count, which, what in (
+        (len(done.moved), "", "moved up to their calls"),
+        (len(done.set_aside), " without a call", "left out"),
+        (len(done.added), " that had not been stored", "added"),
     ):
         if count:
-            parts.append(f"{count} {'message' if count == 1 else 'messages'} {words}")
-    return "; ".join(parts) or "the history was put in order"
+            noun = "message" if count == 1 else "messages"
+            parts.append(f"{count} {noun}{which} {_was(count, dry_run=dry_run)} {what}")
+    if not parts:
+        parts.append(f"the history {_was(1, dry_run=dry_run)} put in order")
+    if not_run:
+        comes, runs = ("comes", "would not run") if dry_run else ("came", "does not run")
+        parts.append(f"{', '.join(not_run)}, which {comes} next, {runs} any more")
+    return "; ".join(parts)
+
+
+def _was(number: int, *, dry_run: bool) -> str:
+    return "would be" if dry_run else "was" if number == 1 else "were"
 
 
 _WORDS: Final[Mapping[str, str]] = {
-    "recorded": "answered with the recorded result",
-    "unknown": "answered with 'outcome unknown'",
-    "not_run": "answered with 'was not run'",
-    "superseded": "answered with 'passed over'",
-    "failed": "answered with the error",
-    "invalid": "answered with 'arguments could not be read'",
-    "answered_by_person": "answered by a person",
+    "recorded": "with the recorded result",
+    "unknown": "with 'outcome unknown'",
+    "not_run": "with 'was not run'",
+    "superseded": "with 'passed over'",
+    "failed": "with the error",
+    "invalid": "with 'arguments could not be read'",
+    "answered_by_person": "as a person said",
 }

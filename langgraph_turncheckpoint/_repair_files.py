@@ -25,6 +25,7 @@ from ._layout import (
     is_component,
 )
 from ._ledger import LEDGER_NAME, HeldLedger
+from ._losses import Loss, loss_of
 from ._records import encode_file, encode_record, parse_slots
 from ._store import Store
 from ._thread_files import ThreadFiles
@@ -38,18 +39,22 @@ class Repair(NamedTuple):
     """One thing that a repair did, would do, or could not do.
 
     Attributes:
-        kind: `aside` (a damaged file was moved to a directory `damaged` beside it), `rewritten` (what was sound in a
-            file was kept, and a copy of the whole put aside), `finalized` (a history's open calls were answered) or
-            `left` (nothing was done, and the reason says why).
+        kind: `lost` (what the damage costs the thread), `aside` (a damaged file, or one that cannot be read without
+            it, was moved to a directory `damaged` beside it), `rewritten` (what was sound in a file was kept, and a
+            copy of the whole put aside), `finalized` (a history's open calls were answered), `left` (nothing was done,
+            and somebody should see to it: the reason says why) or `pending` (calls are open, and nothing is wrong: a
+            person is asked, or a turn is at work).
         thread_id: The thread.
-        path: The file; empty for a history.
-        reason: One sentence.
+        path: The file; empty for a thread as a whole.
+        reason: One sentence; of a dry run it says what would be done.
+        not_run: Of what was finalized, the nodes that came next and will not run.
     """
 
-    kind: Literal["aside", "rewritten", "finalized", "left"]
+    kind: Literal["lost", "aside", "rewritten", "finalized", "left", "pending"]
     thread_id: str
     path: str
     reason: str
+    not_run: tuple[str, ...] = ()
 
 
 class Remedy(Enum):
@@ -101,7 +106,7 @@ def remedy_for(kind: str, name: str, parent: str, *, is_partial: bool) -> Remedy
     return Remedy.LEAVE
 
 
-def repair_files(store: Store, thread: ThreadFiles, *, dry_run: bool) -> list[Repair]:
+def repair_files(store: Store, thread: ThreadFiles, *, messages_key: str, dry_run: bool) -> list[Repair]:
     """Move the damaged files of a thread aside, and what cannot be read without them.
 
     What was done is told in the report, and nowhere else: the caller silences the warnings about it.
@@ -111,6 +116,7 @@ def repair_files(store: Store, thread: ThreadFiles, *, dry_run: bool) -> list[Re
     Args:
         store: The store.
         thread: The thread.
+        messages_key: The channel whose messages are counted.
         dry_run: Whether only to tell what would be done.
 
     Raises:
@@ -119,17 +125,21 @@ def repair_files(store: Store, thread: ThreadFiles, *, dry_run: bool) -> list[Re
     if not _relevant(verify_thread(thread.path, fsync=store.fsync)):
         return []
     if dry_run:
-        state = _state_of(thread)
-        return [_told(thread, step) for step in _steps(store, thread, state)]
+        state = state_of(thread)
+        steps = _steps(store, thread, state)
+        lost = _lost(store, thread, state, steps, messages_key=messages_key)
+        return [*_losses(thread, lost, dry_run=True), *(_told(thread, step, dry_run=True) for step in steps)]
     was_sound = not any(os.path.basename(f.path) == LEDGER_NAME for f in verify_thread(thread.path, fsync=False))
     with thread.ledger.hold() as held:
         steps = _steps(store, thread, held.state)
-        done = [_told(thread, step) for step in steps]
+        lost = _lost(store, thread, held.state, steps, messages_key=messages_key)
+        done = [*_losses(thread, lost, dry_run=False), *(_told(thread, step, dry_run=False) for step in steps)]
         if not was_sound:
             held.write_twice(held.state, fsync=store.fsync)
             if not any(step.remedy is Remedy.LEDGER for step in steps):
                 path = os.path.join(thread.path, LEDGER_NAME)
-                done.append(Repair("rewritten", thread.thread_id, path, "the ledger was damaged or gone"))
+                reason = "was written anew: the ledger was damaged or gone"
+                done.append(Repair("rewritten", thread.thread_id, path, reason))
         _carry_out(store, thread, held, steps)
     return done
 
@@ -158,7 +168,7 @@ def set_aside(path: str, *, keep: bool, fsync: bool) -> str:
 # --- the plan ---
 
 
-def _state_of(thread: ThreadFiles) -> LedgerState:
+def state_of(thread: ThreadFiles) -> LedgerState:
     """What the ledger says, as far as it can be told without writing to it."""
     slot, _ = parse_slots(_files.read_file(thread.ledger.path) or b"")
     if slot is not None:
@@ -185,7 +195,7 @@ def _steps(store: Store, thread: ThreadFiles, state: LedgerState) -> list[Step]:
         if os.path.basename(files.path) in affected:
             for path, error in _unreadable(store, files):
                 if path not in known:
-                    reason = f"cannot be read: {error.reason} ({os.path.basename(error.path)})"
+                    reason = f"cannot be read without {os.path.basename(error.path)}: {error.reason}"
                     steps.append(Step(Finding(path, "missing", reason), Remedy.UNLOAD, reason))
             steps = _spared(files, steps)
     return steps
@@ -246,13 +256,39 @@ _KINDS: Final[dict[Remedy, Literal["aside", "rewritten", "left"]]] = {
 }
 
 
-def _told(thread: ThreadFiles, step: Step) -> Repair:
-    reason = step.reason
+_DOING: Final[dict[Literal["aside", "rewritten", "left"], tuple[str, str]]] = {
+    "aside": ("would be moved aside: ", "was moved aside: "),
+    "rewritten": ("what is sound in it would be kept: ", "what was sound in it was kept: "),
+    "left": ("", ""),
+}
+
+
+def _told(thread: ThreadFiles, step: Step, *, dry_run: bool) -> Repair:
+    kind = _KINDS[step.remedy]
+    would, was = _DOING[kind]
+    reason = (would if dry_run else was) + step.reason
     if step.remedy is Remedy.EVIDENCE:
         reason += "; the rest of it is evidence for the next run"
     elif step.finding.kind == "newer":
         reason += "; upgrade langgraph-turncheckpoint"
-    return Repair(_KINDS[step.remedy], thread.thread_id, step.finding.path, reason)
+    return Repair(kind, thread.thread_id, step.finding.path, reason)
+
+
+def _lost(
+    store: Store, thread: ThreadFiles, state: LedgerState, steps: Sequence[Step], *, messages_key: str
+) -> Loss | None:
+    """What the thread loses by the steps, or `None`."""
+    gone: dict[str, list[str]] = {}
+    for step in steps:
+        name = os.path.basename(step.finding.path)
+        checkpoint_id = checkpoint_id_of(name) if step.remedy in {Remedy.ASIDE, Remedy.UNLOAD} else None
+        if checkpoint_id is not None and is_component("n", os.path.basename(_namespace_of(step))):
+            gone.setdefault(_namespace_of(step), []).append(checkpoint_id)
+    return loss_of(store, thread.namespace(state, ""), gone, messages_key=messages_key) if gone else None
+
+
+def _losses(thread: ThreadFiles, lost: Loss | None, *, dry_run: bool) -> list[Repair]:
+    return [] if lost is None else [Repair("lost", thread.thread_id, "", lost.told(dry_run=dry_run))]
 
 
 # --- carrying it out, with the thread's lock held ---

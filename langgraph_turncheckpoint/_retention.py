@@ -56,15 +56,17 @@ def check_age(max_age: float | Duration) -> float:
     Raises:
         ValueError: It is no positive time. Nothing has happened.
     """
-    seconds = max_age if isinstance(max_age, (int, float)) else _seconds_of(max_age)
+    seconds = _seconds_of(max_age)
     if isinstance(max_age, bool) or not (math.isfinite(seconds) and seconds > 0):
-        raise ValueError(f"max_age={max_age!r} is not a positive number of seconds or a timedelta")
-    return float(seconds)
+        raise ValueError(f"max_age={max_age!r:.40} is not a positive number of seconds or a timedelta")
+    return seconds
 
 
-def _seconds_of(max_age: Duration) -> float:
-    total_seconds = getattr(max_age, "total_seconds", None)
-    return float(total_seconds()) if callable(total_seconds) else math.nan
+def _seconds_of(max_age: float | Duration) -> float:
+    try:
+        return float(max_age if isinstance(max_age, (int, float)) else max_age.total_seconds())
+    except (AttributeError, TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 def is_due(*, puts: int, looked: bool, is_between_turns: bool) -> bool:
@@ -117,7 +119,7 @@ def doomed(
         at_least: So many of the newest stay, however old they are.
         ancestors_of: The checkpoints that one cannot be read without.
     """
-    kept_by_number = len(ids) if keep_last is None else max(keep_last, at_least)
+    kept_by_number = len(ids) if keep_last is None else keep_last
     going = {
         checkpoint_id
         for place, checkpoint_id in enumerate(ids)

@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -26,6 +26,19 @@ STEP_TAG: Final = "graph:step:"
 Listener = Callable[["BaseException | None", bool], None]
 
 
+class NodeWatcher(Protocol):
+    """Wants to know which nodes of a graph run."""
+
+    def node_began(self, task: str, node: str) -> None:
+        """A node of the graph itself is about to run."""
+
+    def node_done(self, task: str, outputs: Any) -> None:
+        """It has given this."""
+
+    def node_broke_off(self, task: str, error: BaseException) -> None:
+        """It has raised, or waits for a person."""
+
+
 class RunEnds(BaseCallbackHandler):
     """Tells listeners when a graph ends."""
 
@@ -40,20 +53,28 @@ class RunEnds(BaseCallbackHandler):
         self._nodes: dict[UUID, str] = {}
         self._tasks: dict[str, UUID] = {}
         self._paused: set[UUID] = set()
+        #: By run of a graph, who watches its nodes; by run of a node that is watched, the same.
+        self._watchers: dict[UUID, list[NodeWatcher]] = {}
+        self._watched: dict[UUID, tuple[str, list[NodeWatcher]]] = {}
 
     def reset(self) -> None:
         """In a forked child: whoever held the lock does not exist there, and the runs are its parent's."""
         self._lock = threading.Lock()
         for known in (self._parents, self._listeners, self._nodes, self._tasks, self._paused):
             known.clear()
+        self._watchers.clear()
+        self._watched.clear()
 
-    def listen(self, run_id: UUID | None, depth: int, listener: Listener) -> bool:
+    def listen(
+        self, run_id: UUID | None, depth: int, listener: Listener, *, watcher: NodeWatcher | None = None
+    ) -> bool:
         """Call `listener` once, when the graph that a node belongs to ends.
 
         Args:
             run_id: The run of the node, or one within it.
             depth: How many graphs deep the node is: 1 for a node of the graph itself, 2 for one of its subgraphs.
             listener: Who wants to know.
+            watcher: Who wants to know of its nodes, from now on.
 
         Returns:
             Whether that run is known.
@@ -63,6 +84,8 @@ class RunEnds(BaseCallbackHandler):
             if graph is None:
                 return False
             self._listeners.setdefault(graph, []).append(listener)
+            if watcher is not None:
+                self._watchers.setdefault(graph, []).append(watcher)
             return True
 
     def knows(self, run_id: UUID | None, depth: int) -> bool:
@@ -98,6 +121,14 @@ class RunEnds(BaseCallbackHandler):
         is_node = any(tag.startswith(STEP_TAG) for tag in tags or ())
         task = str((metadata or {}).get("langgraph_checkpoint_ns") or "") if is_node else None
         self._started(run_id, parent_run_id, task)
+        if not is_node or parent_run_id is None:
+            return
+        with self._lock:
+            watchers = list(self._watchers.get(parent_run_id, ()))
+            if watchers:
+                self._watched[run_id] = str(task), watchers
+        for watcher in watchers:
+            watcher.node_began(str(task), str((metadata or {}).get("langgraph_node") or ""))
 
     def on_tool_start(
         self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
@@ -107,10 +138,16 @@ class RunEnds(BaseCallbackHandler):
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:
         """A chain or node is done."""
+        task, watchers = self._watched.pop(run_id, ("", []))
+        for watcher in watchers:
+            watcher.node_done(task, outputs)
         self._ended(run_id, None)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """A chain or node raised."""
+        task, watchers = self._watched.pop(run_id, ("", []))
+        for watcher in watchers:
+            watcher.node_broke_off(task, error)
         self._ended(run_id, error)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
@@ -135,6 +172,8 @@ class RunEnds(BaseCallbackHandler):
     def _forget(self, run_id: UUID) -> tuple[list[Listener], bool]:
         has_paused = run_id in self._paused
         self._paused.discard(run_id)
+        self._watchers.pop(run_id, None)
+        self._watched.pop(run_id, None)
         task = self._nodes.pop(run_id, None)
         if task is not None and self._tasks.get(task) == run_id:
             del self._tasks[task]

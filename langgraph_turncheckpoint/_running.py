@@ -11,24 +11,27 @@ import operator
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
-from . import _events, _files
+from . import _events, _files, _turns
 from . import _transcript as kinds
-from ._finalize import Facts
+from ._finalize import Facts, Reason, reason_of
 from ._journal import JournalFile, journal_path, journal_tokens, read_journal
 from ._records import MalformedError, NewerFormatError
 from ._store import Store
+from ._thread_files import ThreadFiles
 from ._tool_calls import anchor_of
 from ._transcript import CallKey, Transcript, decode_records, encode_record, keys_of
-from ._turn import Cause, TurnState, check_current
+from ._turn import Cause, LedgerState, TurnState, check_current
 from ._turns import JOURNAL_VERSION, Turn, is_misplaced, parse_journal_header
 from .errors import (
     JournalWarning,
+    RefusedValueError,
     StaleTurnError,
     StorageError,
     UnknownFormatError,
@@ -149,19 +152,23 @@ class RunningTurn:
         state, cause = self.earlier.last_end or ("unknown", "unknown")
         return state, cause or "unknown"
 
-    def causes(self) -> dict[int, Cause]:
+    def end_reason(self) -> Reason:
+        """Why the newest turn that left something behind has ended."""
+        return reason_of(*self.end_cause())
+
+    def causes(self) -> dict[int, Reason]:
         """Why each of the earlier turns that left something behind has ended."""
         earlier = [token for token in self.earlier.tokens if token != self.token]
         ends = self.store.settle_causes(self.thread_id) if earlier else {}
-        found: dict[int, Cause] = {token: ends.get(token, ("unknown", None))[1] or "unknown" for token in earlier}
+        found: dict[int, Reason] = {token: reason_of(*ends.get(token, ("unknown", None))) for token in earlier}
         if self.token in self.earlier.tokens:
-            found[self.token] = self.end_cause()[1]
+            found[self.token] = self.end_reason()
         return found
 
-    def cause_of(self, key: CallKey) -> Cause:
+    def cause_of(self, key: CallKey) -> Reason:
         """Why the turn has ended in which a call was last heard of."""
         token = self.earlier.token_of(key)
-        return self.end_cause()[1] if token is None else self.causes().get(token, "unknown")
+        return self.end_reason() if token is None else self.causes().get(token, "unknown")
 
     # --- may it still act ---
 
@@ -390,12 +397,12 @@ class RunningTurn:
                 self._covered.update(key[:2] for key in fresh)
             self._write(kinds.CALLS, [message.id, [[key.call_id, key.tool] for key in fresh]])
 
-    def node_started(self, task: str, calls: Sequence[CallKey]) -> None:
-        """A node begins that may run these calls unseen. Durable on return."""
-        self._write(kinds.NODE, [task, [list(key) for key in calls]], sync=True)
+    def node_started(self, task: str, calls: Sequence[CallKey], *, sync: bool = True) -> None:
+        """A node begins that may run these calls unseen. With `sync` that is durable on return."""
+        self._write(kinds.NODE, [task, [list(key) for key in calls]], sync=sync)
 
     def node_rested(self, task: str) -> None:
-        """That node waits for a person."""
+        """That node waits for a person, or runs no call unseen."""
         self._write(kinds.RESTED, [task])
 
     def tool_started(self, key: CallKey, *, must_be_durable: bool) -> None:
@@ -545,6 +552,22 @@ def load_transcript(store: Store, thread_id: str, token: int) -> Transcript:
             text = f"{path}: the journal is damaged ({'; '.join(unreadable[:3])}); the rest of it is used"
             _events.damaged(path, text, stacklevel=2)
     return transcript
+
+
+def note_results(store: Store, thread: ThreadFiles, state: LedgerState, journals: Mapping[int, str]) -> None:
+    """Let the log of the turns tell which calls had their result in journals, by token, that are about to go.
+
+    Who calls holds the thread's lock. It is for people who look back, so it never fails.
+    """
+    results = {}
+    for token, path in journals.items():
+        with suppress(StorageError, RefusedValueError):
+            content = read_journal(path)
+            if content is not None and content.payloads:
+                transcript = Transcript()
+                transcript.add(token, decode_records(store.codec, content.payloads)[0])
+                results[token] = transcript.gave()
+    _turns.note_results(thread, state, results)
 
 
 def discard_journals_before(store: Store, thread_id: str, token: int) -> None:

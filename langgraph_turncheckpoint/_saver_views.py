@@ -5,9 +5,10 @@ LangGraph's interface does not tell is asked of the savers that are known; nothi
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -15,18 +16,28 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
 from ._same_values import Key
+from ._thread_files import thread_ids
 from ._turn import LedgerState
+from ._unreadable import Unreadable, pruned, unreadable
 from ._write_calls import WriteKey
-from .errors import MigrationError, TurnCheckpointError
+from .errors import DamagedCheckpointError, MigrationError, RefusedValueError, TurnCheckpointError
 from .saver import TurnCheckpointSaver
 
 T = TypeVar("T")
+
+#: What callers of the library may do; commands say it in their own words.
+NAME_THEM: Final = "name them with thread_ids"
+OTHER_SERDE: Final = "Pass the saver with the serde that it was written with"
 
 _WRITES_SQL: Final = (
     "SELECT task_path, task_id, idx, channel FROM {table} "
     "WHERE thread_id = {mark} AND checkpoint_ns = {mark} AND checkpoint_id = {mark}"
 )
 _COUNTS_SQL: Final = "SELECT thread_id, COUNT(*) AS number FROM checkpoints GROUP BY thread_id"
+
+
+class StoppedError(Exception):
+    """Whoever asked for the copy does not wait for it any more."""
 
 
 class Origin(Protocol):
@@ -49,6 +60,12 @@ class Origin(Protocol):
 
     def write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:
         """Where the pending writes of a checkpoint stand, in any order; `None` if that cannot be told."""
+
+    def unreadable(self, thread_id: Any, found: Collection[Key]) -> Sequence[Unreadable]:
+        """What of a thread is there beside the checkpoints that were `found`, and cannot be read."""
+
+    def lost_threads(self) -> Sequence[DamagedCheckpointError]:
+        """Threads of which not even the id can be read."""
 
 
 class SaverView:
@@ -73,9 +90,14 @@ class SaverView:
         """The saver, for messages."""
         return type(self.saver).__name__
 
+    @property
+    def directory(self) -> str | None:
+        """Where it keeps its files, if that is a directory of its own."""
+        return None
+
     def thread_counts(self) -> Mapping[Any, int]:
         """See `Origin`."""
-        with _reading("its threads cannot be listed; name them with thread_ids"):
+        with _reading(f"its threads cannot be listed; {NAME_THEM}"):
             return Counter(found.config["configurable"]["thread_id"] for found in self.saver.list(None))
 
     def tuples(self, thread_id: Any) -> Iterator[CheckpointTuple]:
@@ -101,9 +123,21 @@ class SaverView:
     def _write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:  # noqa: ARG002 - some know
         return None
 
+    def unreadable(self, thread_id: Any, found: Collection[Key]) -> Sequence[Unreadable]:  # noqa: ARG002 - ours knows
+        """See `Origin`; other savers raise when they are read."""
+        return ()
+
+    def lost_threads(self) -> Sequence[DamagedCheckpointError]:
+        """See `Origin`."""
+        return ()
+
     def writing(self, thread_id: str) -> AbstractContextManager[RunnableConfig]:
         """What must be open while a thread is written to; gives the config to write with."""
         return nullcontext({"configurable": {"thread_id": thread_id}})
+
+    def pruned(self, thread_id: str, keys: Iterable[Key]) -> set[Key]:  # noqa: ARG002 - ours knows
+        """Those of `keys` that were there once and have been pruned, as far as that can be told."""
+        return set()
 
     def deleted_upto(self, thread_id: str) -> str:  # noqa: ARG002 - some know
         """The newest checkpoint that was deleted together with the thread; empty if none is known."""
@@ -111,7 +145,7 @@ class SaverView:
 
 
 class OwnView(SaverView):
-    """A `TurnCheckpointSaver`: writes under a turn of its own, and knows what was deleted."""
+    """A `TurnCheckpointSaver`: writes under a turn of its own, and knows what was deleted, pruned or damaged."""
 
     saver: TurnCheckpointSaver
     counts_threads = True
@@ -119,6 +153,11 @@ class OwnView(SaverView):
     def __init__(self, saver: TurnCheckpointSaver) -> None:
         super().__init__(saver)
         self.drops = saver.redacted_keys
+
+    @property
+    def directory(self) -> str:
+        """See `SaverView`."""
+        return os.path.realpath(self.saver.path)
 
     def thread_counts(self) -> Mapping[Any, int]:
         """See `Origin`."""
@@ -136,9 +175,36 @@ class OwnView(SaverView):
         file = state and self.saver.store.file(thread.namespace(state, key[0]), key[1])
         return [WriteKey(*each) for each in file.write_keys()] if file else None
 
-    def writing(self, thread_id: str) -> AbstractContextManager[RunnableConfig]:
-        """See `SaverView`; whoever has a turn on the thread keeps it."""
-        return self.saver.turn({"configurable": {"thread_id": thread_id}}, multitask_strategy="reject")
+    def unreadable(self, thread_id: Any, found: Collection[Key]) -> Sequence[Unreadable]:
+        """See `Origin`."""
+        return unreadable(self.saver.store, thread_id, found)
+
+    def lost_threads(self) -> Sequence[DamagedCheckpointError]:
+        """See `Origin`."""
+        lost: list[DamagedCheckpointError] = []
+        for _ in thread_ids(self.saver.path, fsync=False, on_damage=lost.append):
+            pass
+        return lost
+
+    @contextmanager
+    def writing(self, thread_id: str) -> Iterator[RunnableConfig]:
+        """See `SaverView`; whoever has a turn on the thread keeps it.
+
+        The turn ends as "imported" where all has been put. Where not, it ends as any turn whose block raises does:
+        what it has brought is a part of the thread.
+        """
+        turn = self.saver.turn({"configurable": {"thread_id": thread_id}}, multitask_strategy="reject")
+        with turn as config:
+            try:
+                yield config
+            except StoppedError:
+                turn.settle("cancelled", "unknown")  # who cancels a task of asyncio does not say who wanted it
+                raise
+            turn.settle("imported")
+
+    def pruned(self, thread_id: str, keys: Iterable[Key]) -> set[Key]:
+        """See `SaverView`."""
+        return pruned(self.saver.store, thread_id, keys)
 
     def deleted_upto(self, thread_id: str) -> str:
         """See `SaverView`."""
@@ -238,7 +304,7 @@ def view_of(saver: BaseCheckpointSaver[Any]) -> SaverView:
         TypeError: It is no saver.
     """
     if not isinstance(saver, BaseCheckpointSaver):
-        raise TypeError(f"{saver!r:.200} is no checkpoint saver; open a place with `open_place` first")
+        raise TypeError(f"{saver!r:.200} is no checkpoint saver of LangGraph's")
     if isinstance(saver, TurnCheckpointSaver):
         return OwnView(saver)
     if isinstance(saver, InMemorySaver):
@@ -324,8 +390,12 @@ class _reading:  # noqa: N801 - used like a function
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, TurnCheckpointError):
-            thread_id = None if self._thread_id is None else str(self._thread_id)
+        thread_id = None if self._thread_id is None else str(self._thread_id)
+        if type(error) is MigrationError and error.thread_id is None and thread_id is not None:
+            raise MigrationError(error.reason, thread_id) from error
+        if isinstance(error, RefusedValueError) and thread_id is not None:
+            raise MigrationError(str(error), thread_id) from error
+        if isinstance(error, Exception) and not isinstance(error, TurnCheckpointError | StoppedError):
             raise MigrationError(f"{self._what}: {told(error)}", thread_id) from error
 
 
@@ -337,7 +407,7 @@ def told(error: BaseException) -> str:
 
 
 _ADVICE: Final = (
-    ("unknown serialization type", ". Pass the saver with the serde that it was written with"),
+    ("unknown serialization type", f". {OTHER_SERDE}"),
     ("mac check failed", ". Is it encrypted with another key?"),
     ("decrypt", ". Is it encrypted with another key?"),
     ("locked", ". Another program holds the database; stop it, or try again"),

@@ -8,15 +8,14 @@ from datetime import datetime, timezone
 from typing import Final, NamedTuple, TypeAlias
 
 from ._markup import width_of
-from ._story import CallResult
+from ._story import CallResult, Folded
 
 #: Font sizes, and the side of a sign.
 TEXT: Final = 12.0
 SMALL: Final = 10.0
 ICON: Final = 12.0
 
-#: The words for outcomes and results, as they are shown.
-OUTCOMES: Final = {"cut off": "cut off", "open": "no end known", "edit": "edit", "plain": "plain run"}
+#: The words for results, as they are shown; those for outcomes are their names.
 RESULTS: Final[dict[CallResult, str]] = {
     "ok": "returned a result",
     "error": "error",
@@ -117,6 +116,13 @@ def duration(seconds: float) -> str:
 def counted(number: int, noun: str) -> str:
     """A number of things."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def folded_title(folded: Folded) -> str:
+    """What is not shown one by one."""
+    told = [counted(folded.turns, "earlier turn")] if folded.turns else []
+    told += [counted(folded.parts, "earlier part") + " of an imported turn"] if folded.parts else []
+    return " and ".join(told) or "earlier edits"
 
 
 def span(first: datetime, last: datetime) -> str:

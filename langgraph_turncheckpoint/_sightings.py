@@ -18,7 +18,7 @@ from ._checkpoint_files import NamespaceFiles
 from ._finalize import Facts
 from ._histories import METADATA_KEY
 from ._journal import journal_path, read_journal
-from ._loading import Head, LoadedFile
+from ._loading import Head, LoadedFile, id_time_ns, written_at
 from ._records import WRITES
 from ._store import READING_ATTEMPTS, Store
 from ._story import CallResult, Seen, SeenAnswer, SeenCall, SeenCheckpoint, SeenTask
@@ -37,6 +37,7 @@ _START: Final = "__start__"
 _ERROR: Final = "__error__"
 _INTERRUPT: Final = "__interrupt__"
 _RETURN: Final = "__return__"
+_RESUME: Final = "__resume__"
 
 
 class _Read(NamedTuple):
@@ -108,15 +109,20 @@ class _Looker:
         else:
             if len(read) == CHECKPOINTS_READ:
                 self._damaged.append(f"only the newest {CHECKPOINTS_READ} checkpoints were looked at")
-        channels = {"messages", _ERROR, _INTERRUPT, _RETURN}
+        channels = {"messages", _ERROR, _INTERRUPT, _RETURN, _RESUME}
         for one in read.values():
             versions = one.head.checkpoint.get("channel_versions") or {}
             channels.update(name for name in versions if not name.startswith(("__", _BRANCH)))
         carried_on = {one.file.parent_id for one in read.values() if one.head.metadata.get("source") == "loop"}
-        return [
-            self._seen(checkpoint_id, one, read, channels, is_last=checkpoint_id not in carried_on)
+        seen = {
+            checkpoint_id: self._seen(checkpoint_id, one, read, channels, is_last=checkpoint_id not in carried_on)
             for checkpoint_id, one in reversed(read.items())
-        ]
+        }
+        for one in read.values():
+            parent = seen.get(one.file.parent_id or "")
+            if parent is not None and (given := self._given(one, read[parent.checkpoint_id], parent, channels)):
+                seen[parent.checkpoint_id] = parent._replace(tasks=(*parent.tasks, given))
+        return [*seen.values()]
 
     def _read(self, checkpoint_id: str) -> _Read | None:
         try:
@@ -144,7 +150,7 @@ class _Looker:
             checkpoint_id=checkpoint_id,
             parent_id=parent_id,
             token=one.file.token,
-            at=_seconds(checkpoint.get("ts")),
+            at=_seconds(checkpoint.get("ts"), checkpoint_id),
             source=source,
             ran=self._ran(one, parent) if source == "loop" else (),
             pending=self._pending(one.head, parent if is_last else None),
@@ -176,6 +182,22 @@ class _Looker:
         ]
         prompt = _text(asked[0]) if asked and self._texts else ""
         return SeenTask(one.file.token, tuple(calls), tuple(answers), prompt)
+
+    def _given(self, one: _Read, parent: _Read, seen: SeenCheckpoint, channels: Collection[str]) -> SeenTask | None:
+        """The answers that a checkpoint holds and its parent does not, where no write brought them: those of a repair
+        without the graph, which stores the history in order and nothing else.
+        """
+        token = one.file.token
+        if one.head.metadata.get("source") != "update" or any(task.token == token for task in seen.tasks):
+            return None
+        told = [m for m in self._messages(parent, channels) if isinstance(m, ToolMessage)]
+        known = {(m.tool_call_id, m.id) for m in told}
+        answers = [
+            self._answer(m)._replace(is_given=True)
+            for m in self._messages(one, channels)
+            if isinstance(m, ToolMessage) and (m.tool_call_id, m.id) not in known
+        ]
+        return SeenTask(token, answers=tuple(answers)) if answers else None
 
     def _messages(self, one: _Read, channels: Collection[str]) -> list[BaseMessage]:
         try:
@@ -213,29 +235,32 @@ class _Looker:
                 if self._files.exists(file.checkpoint_id):
                     self._damaged.append(str(error))
                 continue
-            tasks.append(self._task(int(section.fields[2]), [(channel, value) for _, channel, value in writes]))
+            task = self._task(int(section.fields[2]), [(channel, value) for _, channel, value in writes])
+            tasks.append(task._replace(at=written_at(file.checkpoint_id, section.fields)))
         return tuple(tasks)
 
     def _task(self, token: int, writes: Iterable[tuple[str, Any]]) -> SeenTask:
         calls: dict[str, SeenCall] = {}
         answers: dict[str, SeenAnswer] = {}
         prompt = error = ""
-        is_paused = False
+        is_paused = is_resumed = False
         for channel, value in writes:
             if channel == _ERROR:
                 error = str(value) if self._texts else str(value).partition("(")[0]
             elif channel == _INTERRUPT:
                 is_paused = True
+            elif channel == _RESUME:
+                is_resumed = True
             is_whole = isinstance(value, Overwrite)
             for message in messages_in(value.value if is_whole else value):
                 if isinstance(message, ToolMessage):
-                    answers[str(message.tool_call_id)] = self._answer(message)
+                    answers[str(message.tool_call_id)] = self._answer(message)._replace(is_given=is_whole)
                     calls.pop(str(message.tool_call_id), None)
                 elif isinstance(message, AIMessage) and not is_whole:
                     calls.update((call.call_id, call) for call in self._calls(message))
                 elif isinstance(message, HumanMessage) and not is_whole and METADATA_KEY not in _metadata(message):
                     prompt = _text(message) if self._texts else ""
-        return SeenTask(token, tuple(calls.values()), tuple(answers.values()), prompt, error, is_paused)
+        return SeenTask(token, tuple(calls.values()), tuple(answers.values()), prompt, error, is_paused, is_resumed)
 
     def _calls(self, message: AIMessage) -> list[SeenCall]:
         try:
@@ -279,11 +304,11 @@ def _step_of(one: _Read) -> int:
     return step if type(step) is int else -1
 
 
-def _seconds(timestamp: object) -> float:
+def _seconds(timestamp: object, checkpoint_id: str) -> float:
     try:
         moment = datetime.fromisoformat(str(timestamp).replace("Z", "+00:00"))
     except ValueError:
-        return 0.0
+        return (id_time_ns(checkpoint_id) or 0) / 1e9
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
 
 
@@ -332,7 +357,7 @@ def _results(transcript: Transcript) -> dict[str, CallResult]:
 
 def _result(facts: Facts) -> CallResult:
     if facts.result:
-        return "ok"
+        return "ok" if facts.started else "kept"  # else it was given on without running
     if facts.error is not None:
         return "error"
     if facts.paused:

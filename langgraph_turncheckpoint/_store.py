@@ -8,6 +8,7 @@ import heapq
 import itertools
 import os
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from ._loading import (
     checkpoint_fields,
     encode_checkpoint,
     encode_writes,
+    ms_since,
     stored_nodes,
     writes_fields,
 )
@@ -145,7 +147,7 @@ class Store(TurnStore):
 
     def __init__(self, root: str, serde: SerializerProtocol, *, fsync: bool, strict: bool) -> None:
         super().__init__(root, serde, fsync=fsync)
-        self.strict, self._codec = strict, ValueCodec(serde)
+        self.strict = strict
         self._known = _KnownPages()
 
     @property
@@ -522,6 +524,7 @@ class Store(TurnStore):
         encoder = Encoder(self._codec, None)
         head, shapes = encode_writes(self._codec, encoder, task_path, entries)
         token = 0 if target.turn is None else target.turn.token
+        since = ms_since(target.checkpoint_id, time.time_ns())
 
         def section_of(positions: list[int]) -> Section:
             kept, blobs = head, encoder.blobs
@@ -530,7 +533,7 @@ class Store(TurnStore):
                 chosen = [entries[position] for position in positions]
                 kept, _ = encode_writes(self._codec, again, task_path, chosen)
                 blobs = again.blobs
-            fields = writes_fields(task_id, [entries[position][0] for position in positions], token)
+            fields = writes_fields(task_id, [entries[position][0] for position in positions], token, since)
             return Section(fields, 0, NO_REFS, kept, blobs)
 
         indexes = [entry[0] for entry in entries]

@@ -1,23 +1,21 @@
 """What a picture of a thread is made of: what was read of the store, and what is shown of it. Data only; how one
-comes from the other is decided in `_timeline`.
+comes from the other is decided in `_timeline`. `facts_of` spells it out for JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from datetime import datetime, timezone
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from ._turn import LoggedTurn
+from ._turn import LoggedTurn, TurnState
 
 #: What became of a tool call in a turn. "kept": an earlier turn's result was used, and the tool did not run again.
 #: "told": it did not run either, and the model is told what is known of it.
 CallResult = Literal["ok", "error", "unknown", "not run", "paused", "running", "kept", "told"]
-#: How a turn ended, as far as it is known. "cut off" and "open" are plain runs that have left work behind, with and
-#: without a newer turn after them.
-Outcome = Literal[
-    "completed", "failed", "cancelled", "superseded", "crashed", "paused", "running", "cut off", "open", "edit"
-]
+#: How a turn ended, as far as it is known; "edit" is no turn, but what was written outside any.
+Outcome: TypeAlias = TurnState | Literal["edit"]
 StepKind = Literal["input", "nodes", "update"]
 
 # --- what was read ---
@@ -39,12 +37,14 @@ class SeenAnswer(NamedTuple):
         is_error: Whether it says that something went wrong.
         outcome: What a guard knew, if it gave the answer; empty if the tool did.
         text: What it says.
+        is_given: Whether it came with a whole history that was put in order, and not from a tool.
     """
 
     call_id: str
     is_error: bool = False
     outcome: str = ""
     text: str = ""
+    is_given: bool = False
 
 
 class SeenTask(NamedTuple):
@@ -57,6 +57,8 @@ class SeenTask(NamedTuple):
         prompt: What a person says in them.
         error: What it raised, or empty.
         is_paused: Whether it waits for a person.
+        is_resumed: Whether a person's answer is in it.
+        at: When it was stored, in seconds since 1970; `None` if that is not known.
     """
 
     token: int
@@ -65,6 +67,8 @@ class SeenTask(NamedTuple):
     prompt: str = ""
     error: str = ""
     is_paused: bool = False
+    is_resumed: bool = False
+    at: float | None = None
 
 
 class SeenCheckpoint(NamedTuple):
@@ -120,12 +124,21 @@ class Seen:
 
 
 class Call(NamedTuple):
-    """A tool call in a super-step; `note` says in words what became of it, `detail` what was said."""
+    """A tool call in a super-step.
+
+    Attributes:
+        name: The tool.
+        result: What became of it.
+        note: The same in words.
+        detail: What was said.
+        seconds: From when its super-step could begin to when its result was stored; `None` if that is not known.
+    """
 
     name: str
     result: CallResult
     note: str
     detail: str = ""
+    seconds: float | None = None
 
 
 class Step(NamedTuple):
@@ -170,6 +183,9 @@ class TurnBand(NamedTuple):
         takes_over: The turn that it fenced out, or 0.
         lane: The branch of the history that it is on.
         forks_from: If it begins a branch, the position of the band that it leaves, or -1 for one that is not shown.
+        left_as: Of what was imported, how its last run ended as far as its last checkpoint tells.
+        refused: What it tried to write when it was over, in words; empty if nothing is known of the kind.
+        part: Of what was imported in one turn, which of its runs this is, from 1 on; 0 if it is the whole turn.
     """
 
     token: int
@@ -184,15 +200,22 @@ class TurnBand(NamedTuple):
     takes_over: int = 0
     lane: int = 0
     forks_from: int | None = None
+    left_as: TurnState | None = None
+    refused: str = ""
+    part: int = 0
 
 
 class Folded(NamedTuple):
-    """What is not shown one by one: how many turns, how often each outcome, edits included, and when they began."""
+    """What is not shown one by one: how many turns, how often each outcome, edits included, and when they began.
+
+    `parts` are earlier runs of an imported turn of which later ones are shown.
+    """
 
     turns: int
     outcomes: tuple[tuple[str, int], ...]
     first_at: float
     last_at: float
+    parts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +235,58 @@ class ThreadStory:
     folded: Folded | None = None
     is_closed: bool = False
     damaged: tuple[str, ...] = ()
+
+
+def facts_of(story: ThreadStory) -> dict[str, Any]:
+    """The story as data that JSON can carry; times in UTC, durations in seconds. See `Timeline.to_dict`."""
+    folded = story.folded
+    return {
+        "thread_id": story.thread_id,
+        "closed": story.is_closed,
+        "turns": [_facts_of_band(band) for band in story.bands],
+        "earlier": None
+        if folded is None
+        else {
+            "turns": folded.turns,
+            "parts": folded.parts,
+            "states": dict(folded.outcomes),
+            "first_at": _iso(folded.first_at),
+            "last_at": _iso(folded.last_at),
+        },
+        "damaged": list(story.damaged),
+    }
+
+
+def _facts_of_band(band: TurnBand) -> dict[str, Any]:
+    return {
+        "token": band.token or None,
+        "part": band.part or None,
+        "state": band.outcome,
+        "left_as": band.left_as,
+        "reason": band.reason,
+        "opened_at": _iso(band.opened_at),
+        "seconds": band.seconds,
+        "prompt": band.prompt,
+        "end": band.end,
+        "refused": band.refused,
+        "continues": band.continues or None,
+        "takes_over": band.takes_over or None,
+        "branch": band.lane,
+        "steps": [
+            {
+                "kind": step.kind,
+                "nodes": list(step.names),
+                "finished": step.is_finished,
+                "seconds": step.seconds,
+                "at": None if step.at is None else _iso(step.at),
+                "checkpoint_id": step.checkpoint_id or None,
+                "inner": step.inner,
+                "calls": [call._asdict() for call in step.calls],
+            }
+            for step in band.steps
+        ],
+    }
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(max(0.0, seconds), tz=timezone.utc).isoformat()

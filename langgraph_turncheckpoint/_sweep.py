@@ -219,7 +219,9 @@ def _remove_litter(store: Store, held: HeldLedger, litter: _Litter, tally: _Tall
         return
     with held.committing():
         for path in litter.older_journals:
+            size = _size_of(path)
             _files.remove_file(path)  # if one stays, so does what speaks for it
+            tally.size_bytes += size
         if litter.older_journals and store.fsync:
             _files.sync_directory(os.path.dirname(litter.older_journals[0]))
         tally.count("journals", len(litter.older_journals))

@@ -5,37 +5,40 @@ threads there are, and in what order, is `migrate`'s business.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, Literal, NamedTuple, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointMetadata, CheckpointTuple
 
-from ._same_values import (
-    Key,
-    Seen,
-    body_difference,
-    look_alike,
-    missing_writes,
-    seen,
-    writes_difference,
+from ._copy_plan import (
+    LEAVE_OUT,
+    Plan,
+    Thread,
+    below,
+    changed_versions,
+    counted,
+    make_plan,
+    named,
+    oldest_first,
 )
-from ._saver_views import Origin, SaverView, told
+from ._same_values import Key, Seen, body_difference, look_alike, seen, writes_difference
+from ._saver_views import Origin, SaverView, StoppedError, told
+from ._unreadable import Unreadable, check_readable, described, goes_back, not_copied
 from ._write_calls import write_calls
 from .errors import (
     CopyDiffersError,
     DeletedThreadError,
     MigrationError,
     SourceChangedError,
-    ThreadConflictError,
     TurnCheckpointError,
 )
 
 #: How many differences an error names.
 NAMED_DIFFERENCES: Final = 3
 
-Thread = Mapping[Key, Seen]
-Same = Callable[[Key], "str | None"]
+#: What callers of the library may do; commands say it in their own words.
+RESTORE_DELETED: Final = "pass restore_deleted=True"
 
 
 class ThreadReport(NamedTuple):
@@ -45,93 +48,46 @@ class ThreadReport(NamedTuple):
         thread_id: The thread.
         state: `copied`: it was not there before. `continued`: part of it was. `unchanged`: all of it was. `ahead`:
             all of it was, and the destination has gone on since.
-        checkpoints: How many the source has.
+        checkpoints: How many the source has, readable or not.
         copied: How many of them were put now.
+        unreadable: Those that could not be read, and what is wrong with them. All others were copied.
+        pruned: How many the destination has pruned. They were left out, unless `restore_pruned` was given.
+        older: How many of the copied ones come before some that were there already: the destination had them once,
+            or they were saved late.
+        goes_back: Whether the newest checkpoint is among the unreadable, so that the copy goes on from an older one.
     """
 
     thread_id: str
     state: Literal["copied", "continued", "unchanged", "ahead"]
     checkpoints: int
     copied: int
+    unreadable: tuple[Unreadable, ...] = ()
+    pruned: int = 0
+    older: int = 0
+    goes_back: bool = False
+
+    @property
+    def damage(self) -> str:
+        """What could not be read, in one line; empty if everything could."""
+        if not self.unreadable:
+            return ""
+        return described(self.unreadable, self.checkpoints - len(not_copied(self.unreadable)), back=self.goes_back)
 
 
-class Plan(NamedTuple):
-    """What is to be done for a thread.
+class Rules(NamedTuple):
+    """How threads are copied.
 
     Attributes:
-        checkpoints: What is missing, parents first.
-        writes: The checkpoints that are there and lack pending writes.
-        is_ahead: Whether the destination has gone on from what the source has.
+        verify: Whether to read everything again from both and to compare it.
+        restore_deleted: Whether to bring back what the destination has deleted.
+        restore_pruned: Whether to bring back what the destination has pruned.
+        strict: Whether a thread that cannot be read wholly is refused.
     """
 
-    checkpoints: list[Key]
-    writes: list[Key]
-    is_ahead: bool
-
-
-class StoppedError(Exception):
-    """Whoever asked for the copy does not wait for it any more."""
-
-
-def make_plan(thread_id: str, source: Thread, there: Thread, same: Same) -> Plan:
-    """What a destination lacks of a thread.
-
-    Args:
-        thread_id: For the error.
-        source: The thread in the source.
-        there: What the destination has under the id.
-        same: Where the two versions of a checkpoint differ, `None` if they do not.
-
-    Raises:
-        ThreadConflictError: The destination holds something else.
-    """
-    common = source.keys() & there.keys()
-    for key in _oldest_first(common):
-        if (difference := same(key)) is not None:
-            raise _conflict(thread_id, f"checkpoint {named(key)} is another one there: {difference}")
-    missing, extra = source.keys() - there.keys(), there.keys() - source.keys()
-    is_ahead = bool(extra) and not missing and min(key[1] for key in extra) > max(key[1] for key in source)
-    if extra and not is_ahead:
-        raise _conflict(thread_id, f"it has checkpoint {named(_oldest_first(extra)[0])}, which the source has not")
-    writes = []
-    for key in _oldest_first(common) if not is_ahead else ():
-        lacks, has_foreign = missing_writes(source[key], there[key])
-        if has_foreign:
-            raise _conflict(thread_id, f"checkpoint {named(key)} has pending writes there that the source has not")
-        if lacks:
-            writes.append(key)
-    return Plan(parents_first(source, missing), writes, is_ahead)
-
-
-def _conflict(thread_id: str, what: str) -> ThreadConflictError:
-    advice = "Nothing of it was overwritten; delete the thread there first, or leave it out with thread_ids."
-    return ThreadConflictError(f"the destination holds another thread under this id: {what}. {advice}", thread_id)
-
-
-def named(key: Key) -> str:
-    """A checkpoint, for messages."""
-    return f"{key[1]} of namespace {key[0]!r}" if key[0] else key[1]
-
-
-def _oldest_first(keys: Iterable[Key]) -> list[Key]:
-    return sorted(keys, key=lambda key: (key[1], key[0]))
-
-
-def parents_first(thread: Thread, wanted: Iterable[Key]) -> list[Key]:
-    """The checkpoints in the order of their ids, except that a parent always comes before its children.
-
-    Ids grow with time only within one process, so a parent's may be greater than its child's.
-    """
-    waiting = dict.fromkeys(_oldest_first(wanted))
-    ordered: list[Key] = []
-    while waiting:
-        chain = [next(iter(waiting))]
-        del waiting[chain[0]]
-        while (parent := (chain[-1][0], thread[chain[-1]].parent_id or "")) in waiting:
-            del waiting[parent]  # which also ends a circle
-            chain.append(parent)
-        ordered += reversed(chain)
-    return ordered
+    verify: bool = True
+    restore_deleted: bool = False
+    restore_pruned: bool = False
+    strict: bool = False
 
 
 def scan(
@@ -171,63 +127,91 @@ class ThreadCopy:
         destination: Where it goes.
         thread_id: Its id there.
         stop: Ends the copy before the next checkpoint.
+        instead: What errors advise if the destination's thread is to stay.
     """
 
     def __init__(
-        self, origin: Origin, source_id: Any, destination: SaverView, thread_id: str, *, stop: threading.Event
+        self,
+        origin: Origin,
+        source_id: Any,
+        destination: SaverView,
+        thread_id: str,
+        *,
+        stop: threading.Event,
+        instead: str = LEAVE_OUT,
     ) -> None:
         self._origin, self._source_id, self._destination = origin, source_id, destination
-        self._thread_id, self._stop = thread_id, stop
+        self._thread_id, self._stop, self._instead = thread_id, stop, instead
+        self._lost: Collection[Key] = ()
 
-    def run(self, tell: Callable[[int, int], None], *, verify: bool, restore_deleted: bool) -> ThreadReport:
+    def run(self, tell: Callable[[int, int], None], rules: Rules) -> ThreadReport:
         """Copy what is missing.
 
         Args:
             tell: Hears how many checkpoints are there, and how many there will be.
-            verify: Whether to read everything again from both and to compare it.
-            restore_deleted: Whether to bring back what the destination has deleted.
+            rules: How.
 
         Raises:
             MigrationError: It could not be copied; the subclasses say why. What was copied stays.
             ThreadClosedError, ThreadBusyError, StaleTurnError: The destination does not take it now.
         """
         source = self._scan_source()
-        if not source:
+        lost = tuple(self._origin.unreadable(self._source_id, source))
+        if not source and not lost:
             raise MigrationError("the source has no such thread", self._thread_id)
+        check_readable(self._thread_id, source, lost, strict=rules.strict)
+        self._lost = {(each.checkpoint_ns, each.checkpoint_id) for each in lost} - source.keys()
         there = self._scan_destination()
-        plan = self._plan(source, there)
+        gone = self._pruned(source, there)
+        left_out: Collection[Key] = () if rules.restore_pruned else gone
+        plan = self._plan(source, there, left_out)
         was_empty = not there
         tell(len(source) - len(plan.checkpoints), len(source))
         if plan.checkpoints or plan.writes:
-            self._check_deleted(plan, restore=restore_deleted)
+            self._check_deleted(plan, restore=rules.restore_deleted)
             with self._destination.writing(self._thread_id) as config:
                 # From here on nobody else writes there, if it is ours; what came before that is seen now.
-                plan = self._plan(source, self._scan_destination())
-                self._check_deleted(plan, restore=restore_deleted)
+                there = self._scan_destination()
+                gone = self._pruned(source, there)
+                left_out = () if rules.restore_pruned else gone
+                plan = self._plan(source, there, left_out)
+                self._check_deleted(plan, restore=rules.restore_deleted)
                 self._copy(source, plan, config, tell)
-            if verify:
+            if rules.verify:
                 self._check_source(source)
                 there = self._scan_destination()
-        if verify and not plan.is_ahead:
-            self._check_copy(source, there)
+        if rules.verify and not plan.is_ahead:
+            # A destination that prunes by itself may have done so while it was written to.
+            gone |= self._pruned(source, there)
+            self._check_copy({key: one for key, one in source.items() if key in there or key not in gone}, there)
         copied = len(plan.checkpoints)
+        state: Literal["copied", "continued", "unchanged", "ahead"]
         if plan.is_ahead:
-            return ThreadReport(self._thread_id, "ahead", len(source), 0)
-        if not copied and not plan.writes:
-            return ThreadReport(self._thread_id, "unchanged", len(source), 0)
-        return ThreadReport(self._thread_id, "copied" if was_empty else "continued", len(source), copied)
+            state = "ahead"
+        elif copied or plan.writes:
+            state = "copied" if was_empty else "continued"
+        else:
+            state = "unchanged"
+        total = len(source) + len(not_copied(lost))
+        back = goes_back(source, lost)
+        return ThreadReport(self._thread_id, state, total, copied, lost, len(gone), plan.older, back)
 
     def _scan_source(self) -> Thread:
         return scan(self._origin, self._source_id, self._stop, without=self._destination.drops)
 
     def _scan_destination(self) -> Thread:
-        return scan(self._destination, self._thread_id, self._stop, without=self._destination.drops)
+        found = scan(self._destination, self._thread_id, self._stop, without=self._destination.drops)
+        # What the source cannot show any more may well be here, from before it was damaged.
+        return {key: one for key, one in found.items() if key not in self._lost}
 
-    def _plan(self, source: Thread, there: Thread) -> Plan:
+    def _pruned(self, source: Thread, there: Thread) -> set[Key]:
+        return self._destination.pruned(self._thread_id, below(source, there))
+
+    def _plan(self, source: Thread, there: Thread, left_out: Collection[Key]) -> Plan:
         def same(key: Key) -> str | None:
             return None if look_alike(source[key], there[key]) else self._difference(key)
 
-        return make_plan(self._thread_id, source, there, same)
+        return make_plan(self._thread_id, source, there, same, left_out=left_out, instead=self._instead)
 
     def _difference(self, key: Key, *, writes: bool = False) -> str | None:
         left = self._origin.tuple_at(self._source_id, key)
@@ -243,8 +227,7 @@ class ThreadCopy:
         if gone and not restore:
             reason = (
                 f"the destination has deleted checkpoints up to {upto} with their thread, and {len(gone)} of the "
-                "source's are as old. They were not brought back; leave the thread out with thread_ids, or pass "
-                "restore_deleted=True."
+                f"source's are as old. They were not brought back; {self._instead}, or {RESTORE_DELETED}."
             )
             raise DeletedThreadError(reason, self._thread_id)
 
@@ -293,8 +276,8 @@ class ThreadCopy:
     def _check_source(self, before: Thread) -> None:
         now = self._scan_source()
         if new := now.keys() - before.keys():
-            raise self._changed(f"it has {len(new)} checkpoints more")
-        for key in _oldest_first(before):
+            raise self._changed(f"it has {counted(len(new), 'checkpoint')} more")
+        for key in oldest_first(before):
             if key not in now:
                 raise self._changed(f"checkpoint {named(key)} is gone")
             is_known = all((now[key].rest, *now[key].values.values(), *(w.value for w in now[key].writes)))
@@ -311,10 +294,11 @@ class ThreadCopy:
             count, first = len(differences), "; ".join(differences[:NAMED_DIFFERENCES])
             more = f" and {count - NAMED_DIFFERENCES} more" if count > NAMED_DIFFERENCES else ""
             advice = f"This is what a {self._destination.name} makes of it; keep the source."
-            raise CopyDiffersError(f"the copy differs in {count} checkpoints: {first}{more}. {advice}", self._thread_id)
+            reason = f"the copy differs in {counted(count, 'checkpoint')}: {first}{more}. {advice}"
+            raise CopyDiffersError(reason, self._thread_id)
 
     def _differences(self, source: Thread, there: Thread) -> Iterator[tuple[Key, str]]:
-        for key in _oldest_first(source.keys() | there.keys()):
+        for key in oldest_first(source.keys() | there.keys()):
             if key not in there or key not in source:
                 yield key, "is in one of them only"
                 continue
@@ -322,19 +306,6 @@ class ThreadCopy:
             alike = look_alike(source[key], there[key]) and is_known and source[key].writes == there[key].writes
             if not alike and (difference := self._difference(key, writes=True)) is not None:
                 yield key, difference
-
-
-def changed_versions(this: Seen, parent: Seen | None) -> Iterator[tuple[str, Any]]:
-    """The versions of the channels whose values are not those of the parent.
-
-    A channel without a value is left out: some savers would take that for the end of a value that an earlier
-    checkpoint has under the same version.
-    """
-    for channel, value in this.values.items():
-        version = this.versions.get(channel)
-        is_parents = parent is not None and parent.versions.get(channel) == version and value
-        if version is not None and not (is_parents and parent is not None and parent.values.get(channel) == value):
-            yield channel, version
 
 
 class _putting:  # noqa: N801 - used like a function

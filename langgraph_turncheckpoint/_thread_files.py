@@ -40,6 +40,9 @@ from .errors import DamagedCheckpointError, InvalidIdError, StorageError, Unknow
 
 THREADS_NAME: Final = "threads"
 
+#: Gets the state of a copy's source, what its target's was and what it becomes; gives what it becomes all in all.
+Bring = Callable[[LedgerState, LedgerState, LedgerState], LedgerState]
+
 
 class ThreadFiles:
     """The files of one thread.
@@ -110,10 +113,14 @@ class ThreadFiles:
             self.remove_old_generations(held)
             return True
 
-    def copy_from(self, source: ThreadFiles) -> None:
+    def copy_from(self, source: ThreadFiles, *, bring: Bring = lambda _source, _before, state: state) -> None:
         """Add everything of another thread, in one step: a reader sees all of it or none.
 
         The copies go into a new generation, together with what the thread has already.
+
+        Args:
+            source: The other thread.
+            bring: Adds to the new generation before anybody sees it, with both locks held.
 
         Raises:
             InvalidIdError: Both threads hold a checkpoint of the same id that differs.
@@ -137,6 +144,7 @@ class ThreadFiles:
             try:
                 self._copy_tree(self.generation(held.state), target)
                 self._merge(source.unnamed_namespaces(source_state), state)
+                state = bring(source_state, held.state, state)
             except BaseException:
                 with suppress(StorageError):  # the next copy or delete removes what stays
                     _files.remove_tree(target)

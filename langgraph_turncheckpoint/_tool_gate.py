@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,20 +17,29 @@ from langgraph.errors import GraphInterrupt
 from langgraph.types import Command, interrupt
 
 from . import _events
-from ._finalize import Outcome, Policy, decide_resume, wording
+from ._finalize import Outcome, Policy, cause_in, decide_resume, wording
 from ._guard_core import GuardCore
 from ._histories import Text, made_answer
 from ._offload import offload
 from ._running import RunningTurn, new_id
 from ._tool_calls import Call, calls_of, last_caller
 from ._transcript import CallKey, messages_in, tool_message
+from .errors import PolicyWarning
 
 #: The `type` of the question a person is asked under the policy "ask".
 QUESTION: Final = "turncheckpoint.unknown_outcome"
 CHOICES: Final = ("rerun", "report", "result")
 
-#: The call that a gate has let through and that now runs.
-_passed: ContextVar[tuple[object, ...] | None] = ContextVar("turncheckpoint_passed", default=None)
+
+class Passed(NamedTuple):
+    """The call that a gate has let through and that now runs."""
+
+    place: tuple[object, ...]
+    core: GuardCore
+    policy: Policy
+
+
+_passed: ContextVar[Passed | None] = ContextVar("turncheckpoint_passed", default=None)
 
 
 class Verdict(NamedTuple):
@@ -41,7 +51,7 @@ class Verdict(NamedTuple):
 
 def guarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Any]) -> Any:
     """A tool call of a `ToolNode`, if it may run; otherwise the answer it gets."""
-    entered = None if _has_passed(request) else _enter(core, request)
+    entered = None if _has_passed(core, request) else _enter(core, request)
     if entered is None:
         return execute(request)
     running, key, verdict, policy = entered
@@ -53,13 +63,13 @@ def guarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Any]) -
         _skip_answers(running, key)
     if verdict.action == "answer":
         return verdict.answer
-    with _passing(request), _pauses(running, key):
+    with _passing(core, request, policy), _pauses(running, key):
         return _given(running, key, execute(request))
 
 
 async def aguarded_call(core: GuardCore, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
     """Async twin of `guarded_call`."""
-    if _has_passed(request):
+    if _has_passed(core, request):
         return await execute(request)
     return await _beside_siblings(core, request, _aguarded(core, request, execute))
 
@@ -77,7 +87,7 @@ async def _aguarded(core: GuardCore, request: Any, execute: Callable[[Any], Awai
         _skip_answers(running, key)
     if verdict.action == "answer":
         return verdict.answer
-    with _passing(request), _pauses(running, key):
+    with _passing(core, request, policy), _pauses(running, key):
         return _given(running, key, await execute(request))
 
 
@@ -148,6 +158,7 @@ def _enter(core: GuardCore, request: Any) -> tuple[RunningTurn, CallKey, Verdict
     verdict = judge(running, key, call, policy=policy, texts=core.rules.texts)
     if verdict.action == "run":
         start(running, key, policy)
+    core.is_gated(request.runtime.config, running)
     return running, key, verdict, policy
 
 
@@ -163,17 +174,28 @@ def start(running: RunningTurn, key: CallKey, policy: Policy) -> None:
 
 
 @contextmanager
-def _passing(request: Any) -> Iterator[None]:
+def _passing(core: GuardCore, request: Any, policy: Policy) -> Iterator[None]:
     """Lets the call through every further gate: an attached agent may have the guard's middleware, too."""
-    token = _passed.set(_place(request))
+    token = _passed.set(Passed(_place(request), core, policy))
     try:
         yield
     finally:
         _passed.reset(token)
 
 
-def _has_passed(request: Any) -> bool:
-    return _passed.get() == _place(request)
+def _has_passed(core: GuardCore, request: Any) -> bool:
+    """Whether a gate further out has decided about the call."""
+    passed = _passed.get()
+    if passed is None or passed.place != _place(request):
+        return False
+    if passed.core is not core and (own := core.policy_of(request)) != passed.policy:
+        name = request.tool_call["name"]
+        text = (
+            f"two guards are around tool {name!r}: the outer one's policy {passed.policy!r} counts, and the inner "
+            f"one's {own!r} does not; use one guard"
+        )
+        warnings.warn(text, PolicyWarning, stacklevel=2)
+    return True
 
 
 def _place(request: Any) -> tuple[object, ...]:
@@ -276,7 +298,7 @@ def ask(running: RunningTurn, key: CallKey, call: Mapping[str, Any], texts: Mapp
 
 
 def _told(running: RunningTurn, key: CallKey, outcome: Outcome) -> None:
-    _events.answered(running.store.root, running.thread_id, running.token, [(outcome, running.cause_of(key))])
+    _events.answered(running.store.root, running.thread_id, running.token, [(outcome, cause_in(running.cause_of(key)))])
 
 
 def _answer(

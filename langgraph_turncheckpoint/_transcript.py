@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid5
@@ -17,11 +18,11 @@ import ormsgpack
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langgraph.types import Command
 
-from ._finalize import Facts
+from ._finalize import Facts, Reason
 from ._histories import CallEvidence
 from ._records import Sealed
 from ._serde import ValueCodec
-from ._turn import Cause, TurnState
+from ._turn import Cause, TurnState, call_mark
 from .errors import RefusedValueError, UnserializableValueError
 
 #: Fields of each kind of record, in order. A call is named by its AI message, its id and its tool.
@@ -46,6 +47,9 @@ REMOVED: Final = "removed"  # message ids: they were taken out of the history
 DELIVERED: Final = "delivered"  # message ids: from the inbox
 ENDED: Final = "ended"  # state, cause: one of the turn's runs is over
 GAP: Final = "gap"  # records could not be written: silence means nothing any more
+
+#: At most so many calls of a journal are told when it is gone.
+GAVE_LIMIT: Final = 100
 
 _ANSWERS: Final = UUID("5d0c3f0e-6a5b-4c0f-8a57-2f3d7b8e9c41")
 
@@ -344,8 +348,14 @@ class Transcript:
             return int(found)
         return None if key.ai_id is None else self._said_in.get(key.ai_id)
 
+    def gave(self) -> tuple[bytes, ...]:
+        """The calls that ran and have their result, by `call_mark`; of very many the first."""
+        evidence = self.call_evidence().items()
+        found = (call_id for (_, call_id), one in evidence if one.facts.result and one.facts.started)
+        return tuple(map(call_mark, islice(found, GAVE_LIMIT)))
+
     def call_evidence(
-        self, causes: Mapping[int, Cause] = MappingProxyType({})
+        self, causes: Mapping[int, Reason] = MappingProxyType({})
     ) -> dict[tuple[str | None, str], CallEvidence]:
         """What is known about each call, for finalizing; `causes` says why each turn has ended."""
         keys = {*self._calls, *self._in_opaque_nodes()}

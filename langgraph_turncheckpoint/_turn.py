@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
+from xxhash import xxh3_64_digest
+
 from .errors import StaleTurnError, ThreadClosedError
 
 #: Why a turn ended before its work was done.
@@ -258,7 +260,40 @@ class Settled(NamedTuple):
     cause: Cause | None
 
 
-Entry: TypeAlias = Opened | Marked | Settled
+class Refused(NamedTuple):
+    """A turn that was over tried to write, and was refused. Only its first try of a kind is told.
+
+    Attributes:
+        token: Its token.
+        at_ns: When, in nanoseconds since 1970.
+        operation: What it tried: "put" or "put_writes".
+    """
+
+    token: int
+    at_ns: int
+    operation: str
+
+
+class Gave(NamedTuple):
+    """What the journal of a turn that was cut off had recorded when it was removed.
+
+    Attributes:
+        token: The turn.
+        at_ns: When it was removed, in nanoseconds since 1970.
+        calls: The tool calls that ran in it and had returned a result, by `call_mark`; of very many the first.
+    """
+
+    token: int
+    at_ns: int
+    calls: tuple[bytes, ...]
+
+
+def call_mark(call_id: str) -> bytes:
+    """Stands for the id of a tool call where ids must stay short, and are nobody's business in an encrypted store."""
+    return xxh3_64_digest(call_id.encode("utf-8", "surrogatepass"))
+
+
+Entry: TypeAlias = Opened | Marked | Settled | Refused | Gave
 
 
 class LoggedTurn(NamedTuple):
@@ -268,6 +303,8 @@ class LoggedTurn(NamedTuple):
     state: TurnState
     cause: Cause | None
     settled_at_ns: int | None
+    refused: tuple[Refused, ...] = ()
+    gave: frozenset[bytes] = frozenset()
 
 
 def assemble_turns(log: Iterable[Entry], *, current: int, is_live: Callable[[int], bool]) -> list[LoggedTurn]:
@@ -284,12 +321,20 @@ def assemble_turns(log: Iterable[Entry], *, current: int, is_live: Callable[[int
     """
     opened: dict[int, Opened] = {}
     settled: dict[int, Settled] = {}
+    refused: dict[int, dict[str, Refused]] = {}
+    gave: dict[int, frozenset[bytes]] = {}
     for entry in log:
         if isinstance(entry, Opened):
             opened[entry.token] = entry
             settled.pop(entry.token, None)
+            refused.pop(entry.token, None)
+            gave.pop(entry.token, None)
         elif isinstance(entry, Settled):
             settled.setdefault(entry.token, entry)
+        elif isinstance(entry, Refused):
+            refused.setdefault(entry.token, {}).setdefault(entry.operation, entry)
+        elif isinstance(entry, Gave):
+            gave[entry.token] = gave.get(entry.token, frozenset()).union(entry.calls)
         elif entry.token in opened:
             began = opened[entry.token]
             opened[entry.token] = began._replace(continues=entry.continues, start=entry.start, known_end=True)
@@ -309,5 +354,6 @@ def assemble_turns(log: Iterable[Entry], *, current: int, is_live: Callable[[int
             state, cause = "superseded", "superseded"
         else:
             state, cause = "running", None
-        turns.append(LoggedTurn(opened[token], state, cause, at_ns))
+        late = tuple(refused.get(token, {}).values())
+        turns.append(LoggedTurn(opened[token], state, cause, at_ns, late, gave.get(token, frozenset())))
     return turns

@@ -1,7 +1,8 @@
 """The log of a thread's turns: an append-only file that says who began when and how it ended. What follows from its
 entries is decided in `_turn`; who may write here holds the thread's lock.
 
-    <generation>/turns      frames: a header, then one entry per beginning and end
+    <generation>/turns      frames: a header, then one entry per beginning and end; and what else is to be told of a
+                            turn: late writes that were refused, results that its journal had when it was removed
 
 It is not synced: power loss may take the newest entries along, which costs information and nothing else.
 """
@@ -20,7 +21,7 @@ from . import _files
 from ._frames import MAGIC, encode_frame, split_frames
 from ._markup import TONES, Cell, table
 from ._records import pack_id, unpack_id
-from ._turn import CAUSES, TURN_STATES, Cause, Entry, LoggedTurn, Marked, Opened, Settled, TurnState
+from ._turn import CAUSES, TURN_STATES, Cause, Entry, Gave, LoggedTurn, Marked, Opened, Refused, Settled, TurnState
 from .errors import UnknownFormatError
 
 LOG_NAME: Final = "turns"
@@ -45,15 +46,23 @@ class TurnRecord:
     """What is known of one turn.
 
     Attributes:
-        token: Its token.
-        state: "running"; "completed", "paused", "failed", "cancelled" or "superseded" once it has settled;
-            "interrupted" if its process died; "unknown" for a plain LangGraph run, whose end nobody announces.
+        token: Its number. Numbers grow and may jump: the end of a turn, a cancel, a close and a delete take one each,
+            so that whoever comes too late can be told.
+        state: "running"; "completed", "paused" (a person is asked), "failed", "cancelled" or "superseded" once it has
+            settled; "interrupted" if its process died; "imported" if it brought checkpoints from elsewhere. The end of
+            a plain LangGraph run is announced by nobody: it is what the last checkpoint tells that it wrote and that is
+            still stored, "completed", "paused", "failed", or "unfinished" if nodes are left to run; "unknown" if there
+            is none, or it cannot be read.
         cause: Why it ended before its work was done, if it did.
         opened_at: When it was opened, in UTC.
         settled_at: When it was settled, in UTC; `None` where nobody did.
         first_checkpoint_id: The first checkpoint of the root namespace that it wrote and that is still stored.
         last_checkpoint_id: The last one.
         continues: The token of the turn that it continues, or `None`.
+        announced: Whether its end is, or will be, noticed when it comes; `False` for a plain run, whose `state` is
+            inferred.
+        refused_at: When it first tried to write though it was over, in UTC; `None` if nothing is known of the kind.
+            Kept for information, without a sync: a crash or power loss may take it along.
     """
 
     token: int
@@ -64,6 +73,8 @@ class TurnRecord:
     first_checkpoint_id: str | None = None
     last_checkpoint_id: str | None = None
     continues: int | None = None
+    announced: bool = True
+    refused_at: datetime | None = None
 
     def _repr_html_(self) -> str:
         return _table(f"Turn {self.token}", [self])
@@ -81,7 +92,7 @@ class TurnRecords(list[TurnRecord]):
 def _table(caption: str, records: Sequence[TurnRecord]) -> str:
     rows: list[list[Cell | str]] = []
     for record in records:
-        state = Cell(record.state, TONES.get(record.state, TONES["open"])[0])
+        state = Cell(record.state, TONES[record.state][0])
         opened, settled = (f"{at:%Y-%m-%d %H:%M:%S}" if at else "-" for at in (record.opened_at, record.settled_at))
         token, continues = str(record.token), str(record.continues or "-")
         rows.append([token, state, record.cause or "-", opened, settled, continues, record.last_checkpoint_id or "-"])
@@ -195,6 +206,10 @@ def _encoded(entry: Entry) -> bytes:
         fields = ["opened", entry.token, entry.at_ns, entry.continues, pack_id(entry.start), entry.known_end]
     elif isinstance(entry, Marked):
         fields = ["marked", entry.token, entry.at_ns, entry.continues, pack_id(entry.start)]
+    elif isinstance(entry, Refused):
+        fields = ["refused", entry.token, entry.at_ns, entry.operation]
+    elif isinstance(entry, Gave):
+        fields = ["gave", entry.token, entry.at_ns, list(entry.calls)]
     else:
         fields = ["settled", entry.token, entry.at_ns, entry.state, entry.cause]
     return encode_frame(ormsgpack.packb(fields))
@@ -214,21 +229,37 @@ def _decoded(fields: Any) -> Entry:
         state, cause = rest
         if state in TURN_STATES and (cause is None or cause in CAUSES):
             return Settled(token, at_ns, state, cause)
+    if kind == "refused":
+        (operation,) = rest
+        if isinstance(operation, str):
+            return Refused(token, at_ns, operation)
+    if kind == "gave":
+        (calls,) = rest
+        if all(isinstance(call, bytes) for call in calls):
+            return Gave(token, at_ns, tuple(calls))
     raise ValueError("an entry of an unknown kind")
 
 
-def record_of(turn: LoggedTurn, checkpoints: tuple[str, str] | None) -> TurnRecord:
-    """The public record of a turn; `checkpoints` are the first and the last that it wrote."""
+def record_of(turn: LoggedTurn, checkpoints: tuple[str, str] | None, inferred: TurnState = "unknown") -> TurnRecord:
+    """The public record of a turn.
+
+    Args:
+        turn: What the log says of it.
+        checkpoints: The first and the last that it wrote.
+        inferred: How it ended as far as these tell, if nobody has announced it.
+    """
     first, last = (None, None) if checkpoints is None else checkpoints
     return TurnRecord(
         token=turn.opened.token,
-        state=turn.state,
+        state=inferred if turn.state == "unknown" else turn.state,
         cause=turn.cause,
         opened_at=_moment(turn.opened.at_ns),
         settled_at=None if turn.settled_at_ns is None else _moment(turn.settled_at_ns),
         first_checkpoint_id=first,
         last_checkpoint_id=last,
         continues=turn.opened.continues or None,
+        announced=turn.state != "unknown",
+        refused_at=_moment(min(each.at_ns for each in turn.refused)) if turn.refused else None,
     )
 
 

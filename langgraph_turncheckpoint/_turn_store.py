@@ -5,19 +5,24 @@ done is `_turns`' business; checkpoints are read and written in `_store`.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from . import _events, _turns
 from ._journal import JournalFile
+from ._loading import LoadedFile
+from ._records import WRITES, Image
+from ._serde import ValueCodec
 from ._shared import shared_state
+from ._standing import Standing, ending, ending_at_head, standing
 from ._thread_files import ThreadFiles
 from ._turn import Cause, LedgerEvent, LedgerState, LoggedTurn, Strategy, TurnState, check_current
 from ._turn_log import TurnRecord, TurnRecords, record_of
 from ._turns import PendingTurn, Turn, Wish
-from .errors import DamagedCheckpointError, UnknownFormatError
+from .errors import DamagedCheckpointError, RefusedValueError, UnknownFormatError
 
 
 class Caretaker(Protocol):
@@ -28,6 +33,43 @@ class Caretaker(Protocol):
 
     def between_turns(self, store: Any, thread_id: str) -> None:
         """A turn has ended, or the next one begun."""
+
+
+class _Written:
+    """What turns have written to the root namespace.
+
+    Args:
+        wanted: Their tokens.
+        plain: Those whose end nobody has announced.
+
+    Attributes:
+        ids: The first and the last checkpoint of each.
+        ends: How each of the plain ones ended, by the last checkpoint that it wrote, or wrote on.
+    """
+
+    def __init__(self, wanted: Collection[int] = (), plain: Collection[int] = ()) -> None:
+        self._wanted, self._plain = wanted, plain
+        self.ids: dict[int, tuple[str, str]] = {}
+        self.ends: dict[int, TurnState] = {}
+
+    def meet(self, file: LoadedFile, *, is_sure: bool) -> None:
+        """Take the next checkpoint into account; the newest comes first.
+
+        Args:
+            file: The checkpoint.
+            is_sure: Whether no checkpoint between this and the one before was passed over.
+        """
+        token = file.token
+        if token in self._wanted:
+            self.ids[token] = (file.checkpoint_id, self.ids.get(token, (file.checkpoint_id,) * 2)[1])
+        for other in (token, *_writers(file.image)):
+            if other in self._plain and other not in self.ends:
+                self.ends[other] = ending(file, other) if is_sure and not file.image.damage else "unknown"
+
+
+def _writers(image: Image) -> Iterator[int]:
+    """The turns that wrote on a checkpoint."""
+    return (int(section.fields[2]) for kind, section in image.records if kind == WRITES)
 
 
 class TurnStore:
@@ -41,6 +83,7 @@ class TurnStore:
 
     def __init__(self, root: str, serde: SerializerProtocol, *, fsync: bool) -> None:
         self.root, self.fsync, self._serde = root, fsync, serde
+        self._codec = ValueCodec(serde)
         self._shared = shared_state(root)
         self.caretaker: Caretaker | None = None
 
@@ -195,8 +238,23 @@ class TurnStore:
         """The records of a thread's turns, newest first; see `TurnCheckpointSaver.turns`."""
         state, turns = self._logged_turns(thread_id)
         chosen = turns if limit is None else turns[:limit]
-        written = self._written_by(thread_id, state, chosen) if chosen else {}
-        return TurnRecords(record_of(turn, written.get(turn.opened.token)) for turn in chosen)
+        found = self._written_by(thread_id, state, chosen) if chosen else _Written()
+        return TurnRecords(
+            record_of(turn, found.ids.get(turn.opened.token), found.ends.get(turn.opened.token, "unknown"))
+            for turn in chosen
+        )
+
+    def standing(self, thread_id: str) -> Standing:
+        """How a thread stands: its newest turn, and what its newest checkpoint leaves to do.
+
+        Raises:
+            DamagedCheckpointError: Its ledger is damaged.
+            UnknownFormatError: Its ledger, or the log of its turns, is of a newer format.
+        """
+        thread = self.thread(thread_id)
+        state = thread.ledger.read() or LedgerState()
+        turns, _ = _turns.logged_turns(thread, state)
+        return standing(self._codec, thread.namespace(state, ""), turns)
 
     def _logged_turns(self, thread_id: str) -> tuple[LedgerState, list[LoggedTurn]]:
         thread = self.thread(thread_id)
@@ -210,17 +268,17 @@ class TurnStore:
             _events.damaged(path, text, stacklevel=5)
         return state, turns
 
-    def _written_by(
-        self, thread_id: str, state: LedgerState, turns: Sequence[LoggedTurn]
-    ) -> dict[int, tuple[str, str]]:
-        """The first and the last checkpoint of the root namespace that each of the turns wrote."""
+    def _written_by(self, thread_id: str, state: LedgerState, turns: Sequence[LoggedTurn]) -> _Written:
+        """What the newest turns of a thread wrote, and how those ended of which nobody has said it."""
         files = self.thread(thread_id).namespace(state, "")
-        wanted = {turn.opened.token for turn in turns}
+        plain = {turn.opened.token for turn in turns if turn.state == "unknown"}
+        found = _Written(frozenset(turn.opened.token for turn in turns), plain)
         # Nothing that a turn wrote is older than what was the newest before it.
         oldest = min((turn.opened.start for turn in turns if turn.opened.start is not None), default=None)
         # Nobody looked what that was when a plain run began. Its token tells: tokens only grow.
         lowest = min((turn.opened.token for turn in turns if turn.opened.start is None), default=None)
-        written: dict[int, tuple[str, str]] = {}
+        head: LoadedFile | None = None
+        is_head, is_sure = True, True
         for checkpoint_id in files.ids():
             if lowest is None and (oldest is None or checkpoint_id <= oldest):
                 break
@@ -228,13 +286,24 @@ class TurnStore:
                 image = files.read(checkpoint_id)
             except (DamagedCheckpointError, UnknownFormatError) as error:
                 _events.damaged(error.path, f"{error}; which turn wrote it cannot be told", stacklevel=4)
+                # It may be the last one of the next turn that is met.
+                is_head = is_sure = False
                 continue
-            token = 0 if image is None else int(image.body.fields[3])
-            if token in wanted:
-                written[token] = (checkpoint_id, written.get(token, (checkpoint_id, checkpoint_id))[1])
-            if lowest is not None and 0 < token < lowest:
+            if image is None:
+                continue
+            file = LoadedFile(self._codec, files, checkpoint_id, image)
+            found.meet(file, is_sure=is_sure)
+            head = file if is_head else head
+            is_head, is_sure = False, True
+            if lowest is not None and 0 < file.token < lowest:
                 lowest = None
-        return written
+        newest = turns[0].opened.token
+        if head is not None and newest in plain and newest not in found.ends:
+            # It has left nothing behind that is its own: it works, or worked, on what it found, if there is any.
+            with suppress(DamagedCheckpointError, RefusedValueError):
+                ended = ending_at_head(head, newest)
+                found.ends[newest] = "unknown" if ended == "completed" else ended
+        return found
 
     def raise_token(self, thread_id: str, event: LedgerEvent, *, cause: Cause = "unknown") -> None:
         """Cancel the running turn, or close or reopen the thread."""

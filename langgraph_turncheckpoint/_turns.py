@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -23,12 +23,14 @@ from ._thread_files import ThreadFiles
 from ._turn import (
     Cause,
     Entry,
+    Gave,
     LedgerEvent,
     LedgerState,
     LoggedTurn,
     Marked,
     Opened,
     Opening,
+    Refused,
     Settled,
     Strategy,
     TurnState,
@@ -57,14 +59,16 @@ class Turn:
         generation: The thread's generation when it was last looked at; 0 before that.
         journal: Its journal and sign of life, if its end is known.
         base: Of a rollback, the checkpoint it starts from, empty for none; `None` for any other turn.
+        refused: What it has tried to write when it was over, and the log was told of.
     """
 
-    __slots__ = ("__weakref__", "base", "durable", "generation", "journal", "token")
+    __slots__ = ("__weakref__", "base", "durable", "generation", "journal", "refused", "token")
 
     def __init__(self, token: int, *, durable: bool) -> None:
         self.token, self.durable, self.generation = token, durable, 0
         self.journal: JournalFile | None = None
         self.base: str | None = None
+        self.refused: set[str] = set()
 
 
 class JournalHeader(NamedTuple):
@@ -310,8 +314,11 @@ def _superseded(older: LedgerState, at_ns: int, *, busy: bool) -> tuple[Settled,
 
 
 def _log(thread: ThreadFiles, state: LedgerState, *entries: Entry, fsync: bool = False, create: bool = True) -> None:
-    with suppress(StorageError):  # a newer log's format, too
-        TurnLog(thread.generation(state), fsync=fsync).append(entries, create=create)
+    log = TurnLog(thread.generation(state), fsync=fsync)
+    try:
+        log.append(entries, create=create)
+    except StorageError as error:  # a newer log's format, too
+        _events.unlogged(thread.thread_id, log.path, error)
 
 
 def _remove_blank_journals(generation: str) -> None:
@@ -473,6 +480,41 @@ def raise_token(
             if is_plain or is_live(path):
                 _log(thread, state, Settled(older.token, clock_ns(), "cancelled", cause), create=False)
     _events.token_raised(thread.thread_id, event.value, state.token, cause)
+
+
+def note_refusal(
+    thread: ThreadFiles,
+    state: LedgerState,
+    turn: Turn,
+    operation: str,
+    *,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> None:
+    """Log that a turn which is over tried to write; who calls holds the thread's lock. Never fails.
+
+    Only the first try of a kind is logged, so that a writer who tries for ever costs nothing.
+    """
+    if operation in turn.refused or turn.generation not in (0, state.generation):
+        return
+    turn.refused.add(operation)
+    _log(thread, state, Refused(turn.token, clock_ns(), operation), create=False)
+
+
+def note_results(
+    thread: ThreadFiles,
+    state: LedgerState,
+    results: Mapping[int, tuple[bytes, ...]],
+    *,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> None:
+    """Log which calls had their result in journals that are about to go; who calls holds the thread's lock. Never
+    fails.
+
+    Without it nobody could tell any more that the result a later turn has used was an earlier one's.
+    """
+    entries = [Gave(token, clock_ns(), calls) for token, calls in results.items() if calls]
+    if entries:
+        _log(thread, state, *entries, create=False)
 
 
 def is_busy(thread: ThreadFiles) -> bool:

@@ -196,9 +196,7 @@ def retain(
                     batch, rest = going.ids[:BATCH], going.ids[BATCH:]
                     is_spent = going.is_spent and not rest
                     choose = _if_still(state, batch)
-                    state = (
-                        _remove(store, thread, going.files, choose, upto_newest=not rest, is_spent=is_spent) or state
-                    )
+                    state = _remove(store, thread, going.files, choose, upto_newest=True, is_spent=is_spent) or state
                     going, count = going._replace(ids=rest), count + len(batch)  # noqa: PLW2901 - what is left of it
         except _DisturbedError:
             continue

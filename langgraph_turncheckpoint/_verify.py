@@ -53,7 +53,7 @@ class Finding(NamedTuple):
         path: The file or directory.
         kind: `damaged`, `missing` (others refer to what is not there), `newer` (a format this version
             does not know), `temporary` (a writer died, or is writing now), `orphan` (nothing refers to
-            it any more), `aside` (a damaged file that was moved out of the way) or `foreign`.
+            it any more), `aside` (a damaged file, or one that needs it, that was moved out of the way) or `foreign`.
         reason: One sentence.
     """
 
@@ -137,21 +137,65 @@ def _ledger_damage(data: bytes, name: str) -> str | None:
 
 def _verify_namespace(files: NamespaceFiles) -> Iterator[Finding]:
     needed: dict[str, set[int]] = {}
+    found: list[Finding] = []
     for name in sorted(_files.list_directory(files.path)):
         directory = os.path.join(files.path, name)
         if name == DAMAGED_NAME:
-            yield from _set_aside(directory)
+            found += _set_aside(directory)
         elif bucket_bound(name) is None:
-            yield Finding(directory, "foreign", "is no bucket")
+            found.append(Finding(directory, "foreign", "is no bucket"))
         else:
             for entry in sorted(_files.list_directory(directory)):
-                yield from _verify_file(os.path.join(directory, entry), entry, needed)
-    yield from _unresolved(files, needed)
+                found += _verify_file(os.path.join(directory, entry), entry, needed)
+    # A damaged file that others need is one finding, and says both.
+    missing = {each.path: each for each in _unresolved(files, needed)}
+    for each in found:
+        is_needed = each.kind == "damaged" and missing.pop(each.path, None) is not None
+        yield each._replace(reason=f"{each.reason}; other checkpoints need it") if is_needed else each
+    yield from missing.values()
 
 
 def _set_aside(directory: str) -> Iterator[Finding]:
-    for name in sorted(_files.list_directory(directory)):
-        yield Finding(os.path.join(directory, name), "aside", "was damaged and set aside")
+    """The files that a repair has moved out of the way. Not all of them are damaged: some need one that is."""
+    names = sorted(_files.list_directory(directory))
+    needs: dict[str, set[str]] = {}
+    broken: dict[str, str] = {}
+    for name in names:
+        checkpoint_id = _id_aside(name)
+        if checkpoint_id is None:
+            continue
+        image = _whole(os.path.join(directory, name), checkpoint_id)
+        if image is None:
+            broken[checkpoint_id] = name.rpartition(".")[0]
+            continue
+        needed: dict[str, set[int]] = {}
+        _collect_refs(checkpoint_id, image, needed)
+        needs[name] = needed.keys() - {checkpoint_id}
+    for name in names:
+        path = os.path.join(directory, name)
+        if name not in needs:
+            yield Finding(path, "aside", "was damaged, and was moved aside")
+            continue
+        shared = sorted(broken[other] for other in needs[name] & broken.keys())
+        which = f"{shared[0]}, which was damaged and which it needs" if shared else "a damaged file that it needs"
+        yield Finding(path, "aside", f"is whole; it was moved aside with {which}")
+
+
+def _whole(path: str, checkpoint_id: str) -> Image | None:
+    """The file of this checkpoint, if nothing is wrong with it."""
+    try:
+        image = load_file(path)
+    except (DamagedCheckpointError, UnknownFormatError, StorageError):
+        return None
+    is_whole = image is not None and not image.damage and unpack_id(image.body.fields[0]) == checkpoint_id
+    return image if is_whole else None
+
+
+def _id_aside(name: str) -> str | None:
+    """The checkpoint whose file lies aside under this name, with an ending of its own."""
+    stem = name.rpartition(".")[0]
+    found = [checkpoint_id_of(stem, suffix) for suffix in (CHECKPOINT_SUFFIX, PAGES_SUFFIX, EARLY_SUFFIX)]
+    return next((each for each in found if each is not None), None)
 
 
 def _verify_turns(path: str, name: str, thread_id: str | None) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import RunnableConfig
@@ -26,8 +26,22 @@ from ._running import RunningTurn
 from .errors import StorageError
 from .inbox import Inbox
 
-Recover = Callable[[CheckpointTuple | None], bool]
-Arecover = Callable[[CheckpointTuple | None], Awaitable[bool]]
+
+class Look(NamedTuple):
+    """What a run's first look at its thread came to.
+
+    Attributes:
+        again: Something was written, so that the thread is to be read again.
+        writes: Pending writes that this run alone finds with its checkpoint, as (task, channel, value). Nothing is
+            written to a checkpoint that a run was pointed at: others may start from it, too.
+    """
+
+    again: bool = False
+    writes: Sequence[tuple[str, str, Any]] = ()
+
+
+Recover = Callable[[CheckpointTuple | None], Look]
+Arecover = Callable[[CheckpointTuple | None], Awaitable[Look]]
 
 
 class WatchedSaver(BaseCheckpointSaver[Any]):
@@ -38,7 +52,7 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
         running: The run's turn.
         messages_key: The channel of the history.
         inbox: Where messages for the thread wait.
-        recover: Puts the thread in order before the run reads it; tells whether it wrote anything.
+        recover: Puts the thread in order before the run reads it; tells what the run is to find.
         arecover: The same for a run that awaits.
         checks: Whether writes must be checked here, because the saver knows no turns.
         starts_empty: Whether the run sees nothing of the thread before it has written: it was rolled back to before the
@@ -86,16 +100,18 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint; the run's first look at its thread puts the thread in order."""
         saved = None if self._hides(config) else self._saver.get_tuple(config)
-        if self._is_first(config) and self._recover(saved):
+        look = self._recover(saved) if self._is_first(config) else Look()
+        if look.again:
             saved = self._saver.get_tuple(config)
-        return saved
+        return _with(saved, look.writes)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Async twin of `get_tuple`."""
         saved = None if self._hides(config) else await self._saver.aget_tuple(config)
-        if self._is_first(config) and await self._arecover(saved):
+        look = await self._arecover(saved) if self._is_first(config) else Look()
+        if look.again:
             saved = await self._saver.aget_tuple(config)
-        return saved
+        return _with(saved, look.writes)
 
     def _hides(self, config: RunnableConfig) -> bool:
         conf = config["configurable"]
@@ -229,3 +245,9 @@ class WatchedSaver(BaseCheckpointSaver[Any]):
     async def adelete_thread(self, thread_id: str) -> None:
         """The wrapped saver's."""
         await self._saver.adelete_thread(thread_id)
+
+
+def _with(saved: CheckpointTuple | None, writes: Sequence[tuple[str, str, Any]]) -> CheckpointTuple | None:
+    if saved is None or not writes:
+        return saved
+    return saved._replace(pending_writes=[*(saved.pending_writes or ()), *writes])

@@ -8,17 +8,17 @@ import os
 from collections.abc import Collection
 from contextlib import suppress
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 from . import _files
 from ._drawing import page_of, svg_of, table_of, text_of
 from ._markup import TONES, Cell, table
 from ._picture import lay_out
-from ._shapes import OUTCOMES, moment
+from ._shapes import moment
 from ._sightings import look_at
 from ._store import Store
-from ._story import ThreadStory
+from ._story import ThreadStory, facts_of
 from ._timeline import tell
 from .errors import DamageWarning, TurnCheckpointError
 
@@ -63,6 +63,21 @@ class Timeline:
         """The turns in plain text, a line each."""
         return text_of(self._story)
 
+    def to_dict(self) -> dict[str, Any]:
+        """The turns as data that JSON can carry; `turncheckpoint timeline --json` prints it.
+
+        Times are in UTC, ISO 8601, durations in seconds; `None` is what is not known.
+
+        Returns:
+            A dict with `thread_id`, `closed`, `turns`, `earlier` (what is not listed: `turns`, `parts`, `states`,
+            `first_at`, `last_at`; or `None`), `damaged`. Each turn, oldest first, has `token` (`None` for an edit
+            outside any), `part` (of an imported turn with several runs, which one), `state`, `left_as` (of what was
+            imported, how it had ended), `reason`, `opened_at`, `seconds`, `prompt`, `end`, `refused`, `continues`,
+            `takes_over`, `branch`, and `steps`: `kind`, `nodes`, `finished`, `seconds`, `at`, `checkpoint_id`, `inner`,
+            and `calls` with `name`, `result`, `note`, `detail`, `seconds`.
+        """
+        return facts_of(self._story)
+
     def save(self, path: str | os.PathLike[str]) -> str:
         """Write the picture to a file, in one step; a file that is there gives way to it. Only the owner can read it.
 
@@ -85,7 +100,7 @@ class Timeline:
         return target
 
     def __repr__(self) -> str:
-        return f"Timeline({self.thread_id!r}, turns={sum(band.token > 0 for band in self._story.bands)})"
+        return f"Timeline({self.thread_id!r}, turns={_turns_of(self._story)})"
 
     def __str__(self) -> str:
         return self.text
@@ -116,6 +131,11 @@ class Timeline:
         if not self._story.bands:
             return picture
         return f"{picture}<details><summary>The same as a table</summary>\n{table_of(self._story)}</details>\n"
+
+
+def _turns_of(story: ThreadStory) -> int:
+    """How many turns are shown."""
+    return len({band.token for band in story.bands if band.token})
 
 
 def timeline(store: Store, thread_id: str, *, turns: int, texts: bool) -> Timeline:
@@ -149,10 +169,10 @@ def _threads_table(store: Store) -> str:
 
 
 def _last_turn(story: ThreadStory) -> list[Cell | str]:
-    turns = sum(band.token > 0 for band in story.bands) + (story.folded.turns if story.folded is not None else 0)
+    turns = _turns_of(story) + (story.folded.turns if story.folded is not None else 0)
     if not story.bands:
         return ["0", "-", "-"]
     band = story.bands[-1]
-    word = OUTCOMES.get(band.outcome, band.outcome) + (", closed" if story.is_closed else "")
-    state = Cell(word, TONES[band.outcome.replace(" ", "-")][0], band.reason)
+    outcome = band.left_as or band.outcome
+    state = Cell(outcome + (", closed" if story.is_closed else ""), TONES[outcome][0], band.reason)
     return [str(turns), state, f"{moment(band.opened_at):%Y-%m-%d %H:%M:%S}"]

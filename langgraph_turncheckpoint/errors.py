@@ -283,6 +283,9 @@ class StorageError(TurnCheckpointError, OSError):
     call, so `except OSError` and `error.errno == errno.ENOSPC` work as usual.
     """
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.errno}, {self.strerror!r}, {self.filename!r})"
+
 
 class DamagedCheckpointError(StorageError):
     """A file is not what this package wrote: truncated, changed, or of another program.
@@ -334,8 +337,8 @@ class JournalWarning(TurnCheckpointWarning):
 
 
 class PolicyWarning(TurnCheckpointWarning):
-    """What a guard was told does not fit: a restart policy for a tool that the graph does not have, or a function for
-    texts that fails.
+    """What a guard was told does not fit: a restart policy for a tool that the graph does not have, or that of another
+    guard around this one; or a function for texts that fails.
     """
 
 

@@ -17,12 +17,13 @@ from ._guard_core import GuardCore
 from ._guarded_node import guarded_node
 from ._histories import Text
 from ._home import home_of
+from ._offload import offload
 from ._policies import Policies
 from ._recovery import RecoveryReport, Rules
 from ._run_ends import run_ends
 from ._tool_gate import aguarded_call, guarded_call
 from ._turn import check_strategy
-from .errors import MissingExtraError
+from .errors import MissingExtraError, ThreadClosedError
 from .inbox import Inbox
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class TurnGuard:
     Raises:
         UnknownPolicyError: A policy has another name than those three.
         UnsupportedSaverError: The guard cannot work with the saver, or needs a `path` for it.
-        TypeError: A text is neither a string nor a function.
-        ValueError: The strategy is unknown, or has no use for a timeout.
+        TypeError: `on_restart` is no mapping, or a text is neither a string nor a function.
+        ValueError: The strategy is unknown, or has no use for a timeout; or the saver has no use for a `path`.
 
     Example:
         ```python
@@ -147,6 +148,7 @@ class TurnGuard:
             messages_key: The key of the history, if it is not the guard's.
 
         Raises:
+            TypeError: It is neither a function nor a Runnable.
             ValueError: The guard has another `multitask_strategy` than "interrupt".
         """
         self._check_in_nodes("node")
@@ -188,8 +190,12 @@ class TurnGuard:
             graph: A compiled graph with a checkpointer; also what `create_agent` and `create_react_agent` give.
 
         Raises:
-            UnsupportedGraphError: It is no compiled graph, or has no checkpointer.
+            UnsupportedGraphError: It is no compiled graph, has no checkpointer, keeps its history in another channel
+                than `messages_key`, or is attached to another guard.
             UnsupportedSaverError: Its checkpointer is not the guard's.
+            UnknownPolicyError: The metadata of one of its tools names a policy that does not exist.
+
+        A policy for a tool that the graph does not have is a `PolicyWarning`.
         """
         from ._attached import attached  # noqa: PLC0415 - LangGraph's agents come with it, which a saver alone needs not
 
@@ -199,15 +205,17 @@ class TurnGuard:
     def recover(self, graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> RecoveryReport:
         """Close everything that is open on a thread, as a new message would, and tell what was found.
 
-        It holds a turn while it does so, opened by the guard's `multitask_strategy`, unless the config carries
-        one. A second call changes nothing.
+        A thread that waits for a person waits no more: the call that asked is answered as not run any further. The
+        recovery holds a turn, opened by the guard's `multitask_strategy`, unless the config carries one. A second
+        call changes nothing.
 
         Args:
             graph: The compiled graph, attached or not.
             config: With the `thread_id`.
 
         Raises:
-            InvalidIdError: There is no thread id.
+            UnsupportedGraphError, UnsupportedSaverError, UnknownPolicyError: As `attach`. Nothing has changed.
+            InvalidIdError: There is no thread id, or one that cannot be used.
             ThreadBusyError: The thread is busy, and the strategy is "reject", or "enqueue" and its time is over.
             ThreadClosedError: The thread is closed.
             StaleTurnError: A newer turn came in between. What was written before stays; call again.
@@ -225,16 +233,27 @@ class TurnGuard:
     def close_thread(self, graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> RecoveryReport:
         """Close everything that is open on a thread, then the thread itself: nothing is written to it any more.
 
+        A second call changes nothing.
+
+        Returns:
+            What was found and done before the thread was closed.
+
         Raises:
-            As `recover`.
+            As `recover`, but for a thread that is closed already.
         """
-        report = self.recover(graph, config)
+        try:
+            report = self.recover(graph, config)
+        except ThreadClosedError as error:
+            return self._core.unchanged(error.thread_id)
         self._core.home.close_thread(report.thread_id)
         return report
 
     async def aclose_thread(self, graph: Pregel[Any, Any, Any, Any], config: RunnableConfig) -> RecoveryReport:
         """Async twin of `close_thread`."""
-        report = await self.arecover(graph, config)
+        try:
+            report = await self.arecover(graph, config)
+        except ThreadClosedError as error:
+            return await offload(self._core.unchanged, error.thread_id)
         await self._core.home.aclose_thread(report.thread_id)
         return report
 

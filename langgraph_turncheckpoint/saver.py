@@ -32,6 +32,7 @@ from . import _upkeep
 from ._commits import Target
 from ._housekeeping import Housekeeping
 from ._inbox_files import InboxFiles
+from ._journal_copies import copy_thread
 from ._offload import offload
 from ._open_turn import OpenTurn
 from ._repair import IDLE_SECONDS, RepairRules, repair_thread, repairable
@@ -85,12 +86,13 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
     The saver needs no set-up and no closing, may be built outside an event loop, and may be used from any
     number of loops, threads and processes at once. Threads are named by strings; `1` and `"1"` are the same
-    thread, as everywhere in LangGraph.
+    thread, as everywhere in LangGraph, so is a `UUID` and its text, and any other kind of id is an `InvalidIdError`,
+    whatever the method.
 
     Args:
         path: The directory. It is made, with mode 0700, by the first write.
         serde: Any LangGraph serializer; LangGraph's default if `None`. With an `EncryptedSerializer` only
-            ids, order and sizes are readable without the key, and plaintext files are refused.
+            ids, order, sizes and times are readable without the key, and plaintext files are refused.
         fsync: With `True` an acknowledged write survives a killed process, a crash of the system and
             power loss. With `False` it survives a killed process only; a checkpoint is still there
             wholly or not at all.
@@ -262,7 +264,8 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """Checkpoints, newest first.
 
         Only what is consumed is read, and no lock is held in between: a checkpoint that is removed
-        meanwhile is left out. A damaged one is left out with a `DamageWarning`, unless `strict`.
+        meanwhile is left out. One that is damaged, is of a newer format or must not be loaded is left out with a
+        `DamageWarning`, unless `strict`.
 
         Args:
             config: Which thread, and optionally which namespace or checkpoint; every thread if `None`.
@@ -271,7 +274,9 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             limit: At most this many.
 
         Raises:
-            InvalidIdError: `config` has no thread id.
+            InvalidIdError: `config` has no thread id, or an id cannot be used.
+            DamagedCheckpointError, UnknownFormatError, RefusedValueError: With `strict`, as the iterator comes to such
+                a checkpoint.
         """
         if config is None:
             thread_id = checkpoint_ns = checkpoint_id = None
@@ -412,6 +417,11 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
 
             The writes of a deleted run go, too; a `DeltaChannel` of a later checkpoint that still needs
             them cannot be rebuilt.
+
+        Raises:
+            DamagedCheckpointError: With `strict`, a checkpoint's run cannot be told. Else it stays, with a
+                `DamageWarning`.
+            StorageError: The system refused. Some may be gone; call again.
         """
         several = [run_ids] if isinstance(run_ids, str) else run_ids
         _upkeep.delete_for_runs(self._store, [str(run_id) for run_id in several])
@@ -422,6 +432,10 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         What the target holds already stays, and its running turn is fenced out. A source that does not
         exist copies nothing.
 
+        Journals of a guard's runs that were cut off come along, so that a guarded run on the copy goes on from what
+        really happened, as one on the source does. A run that is at work counts as cut off in the copy. Where the
+        target's newest checkpoint is newer than the source's, its runs go on from that, and no journal comes along.
+
         Raises:
             InvalidIdError: Both threads hold a checkpoint of the same id that differs.
             ThreadClosedError: The target is closed. Nothing was copied.
@@ -429,18 +443,21 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
                 before could not be removed, or if the system cannot tell whether the copy is durable; call again.
         """
         source, target = (_thread_id({"thread_id": i}) for i in (source_thread_id, target_thread_id))
-        self._store.thread(target).copy_from(self._store.thread(source))
+        copy_thread(self._store.thread(source), self._store.thread(target), fsync=self._store.fsync)
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Remove old checkpoints of threads.
 
-        With `"keep_latest"` the newest checkpoint of every namespace stays, with its writes, the ancestors
+        With `"keep_latest"` the newest whole checkpoint of every namespace stays, with its writes, the ancestors
         that its `DeltaChannel`s are rebuilt from, the checkpoint that the newest turn was pointed at by id as long
         as that turn is the newest, and what a turn that is running would be rolled back to. `"delete"` is
         `delete_thread`. With `keep_last=` and `max_age=` the saver does something like it by itself.
 
         Raises:
+            InvalidIdError: An id cannot name a thread. Nothing was removed.
             ValueError: The strategy is unknown. Nothing was removed.
+            UnknownFormatError: A checkpoint is of a newer format, so what it needs cannot be told. It was not touched.
+            StorageError: The system refused. What has gone is gone, and all that stays can be read; call again.
         """
         if strategy not in ("keep_latest", "delete"):
             raise ValueError(f"strategy {strategy!r} is not one of 'keep_latest', 'delete'")
@@ -541,9 +558,10 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
     def turns(self, thread_id: str, *, limit: int | None = None) -> builtins.list[TurnRecord]:
         """What is known of the turns of a thread, newest first.
 
-        Plain runs are listed, too; their state is "unknown", because when they end is known to nobody. Writes outside
-        runs are not. Power loss may take the newest records along, and of a long history only the newest thousand or
-        so are kept.
+        Plain runs are listed, too. When they end is announced by nobody (`TurnRecord.announced` is `False`), so how one
+        ended is told by the last checkpoint that it wrote and that is still stored; "unfinished" has left nodes to run,
+        or is at work. Writes outside runs are not listed. Numbers may jump: whatever fences a run out takes one. Power
+        loss may take the newest records along, and of a long history only the newest thousand or so are kept.
 
         Args:
             thread_id: The thread.
@@ -552,7 +570,7 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         Raises:
             UnknownFormatError: The log of the turns is of a newer format. It was not touched.
         """
-        return self._store.turns(_thread_id({"thread_id": thread_id}), limit)
+        return self._store.turns(_thread_id({"thread_id": thread_id}), None if limit is None else max(0, limit))
 
     def cancel_turn(self, thread_id: str, *, reason: str = "unknown") -> None:
         """Fence out whatever turn is running on a thread. Durable on return; new runs are welcome.
@@ -604,9 +622,11 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         """A picture of a thread: what its turns did, how each ended, what became of each tool call.
 
         It shows the thread as it is now, also while runs write to it, and changes nothing. Of calls that a crash cut
-        off it says what their journal or a guard's answer says. How long a super-step took is known; how long each of
-        several tools in it took is recorded nowhere, and neither is what an overtaken run tried to write afterwards.
-        Parts that are damaged are left out, and the picture says so.
+        off it says what their journal or a guard's answer says, also when the thread is in order again. How long each
+        of several tools took that ran side by side is told by when their results were stored; of tools that ran in one
+        task, nobody knows. What was imported is dated by its own checkpoints, a band for each of its runs. What an
+        overtaken run tried to write afterwards is told by its first try of each kind. Parts that are damaged are left
+        out, and the picture says so.
 
         Args:
             thread_id: The thread. One that is not there gives a picture that says so.
@@ -626,7 +646,10 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
         return timeline(self._store, _thread_id({"thread_id": thread_id}), turns=turns, texts=texts)
 
     def stats(self) -> Stats:
-        """How many threads, checkpoints, journals, waiting messages, files and bytes there are. No file is read."""
+        """How many threads, checkpoints, journals, waiting messages, files and bytes there are, and busy threads.
+
+        The names and lengths of files tell; no checkpoint is read.
+        """
         return _upkeep.stats(self._store)
 
     def sweep(self, *, max_age: float | timedelta | None = None, dry_run: bool = False) -> SweepReport:
@@ -688,7 +711,8 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
                 last run was one is left alone until it has not been written to for so many seconds.
 
         Returns:
-            What was done, or would be done, or could not be done, thread by thread.
+            What was done, or would be done, or could not be done, thread by thread; and what damage costs a thread: how
+            far it goes back, and how many messages that takes. Only what is `left` needs somebody.
 
         Raises:
             StorageError: The system refused. The threads before this one are repaired.

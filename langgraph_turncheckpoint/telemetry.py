@@ -18,8 +18,9 @@ yet:
     langgraph.checkpoint.damage       {file}
     langgraph.turn.repairs            {answer}  outcome, cause
 
-Each span has `langgraph.thread.id`, as `thread_ids` says, and `error.type` if it failed. No text of an error is
-recorded: it may quote a value.
+The attributes of a span are below its kind: `langgraph.checkpoint.size`, `langgraph.turn.token`. Each span has
+`langgraph.thread.id`, as `thread_ids` says, and `error.type` if it failed. No text of an error is recorded: it may
+quote a value. Of pruning, retention and sweeping nothing is told; the log has what they did.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ ThreadIds: TypeAlias = "Literal['hashed', 'plain', 'none'] | Callable[[str], str
 SCOPE: Final = "langgraph_turncheckpoint"
 
 _CHECKPOINT: Final = "langgraph.checkpoint"
+_WRITES: Final = frozenset({"put", "put_writes"})
 _TURN: Final = "langgraph.turn"
 
 
@@ -115,9 +117,9 @@ def uninstrument(saver: TurnCheckpointSaver) -> TurnCheckpointSaver:
     return saver
 
 
-def is_instrumented(saver: TurnCheckpointSaver) -> bool:
+def is_instrumented(saver: object) -> bool:
     """Whether a saver tells OpenTelemetry what it does."""
-    return _KEY in vars(saver)
+    return isinstance(saver, TurnCheckpointSaver) and _KEY in vars(saver)
 
 
 _KEY: Final = "_turncheckpoint_telemetry"
@@ -218,7 +220,7 @@ class _Telling:
                 yield span
             except BaseException as error:
                 error_type = self._failed(span, error)
-                if isinstance(error, (StaleTurnError, ThreadClosedError)):
+                if name in _WRITES and isinstance(error, (StaleTurnError, ThreadClosedError)):
                     self.instruments.refused.add(1, {"operation": name, "error.type": error_type})
                 raise
             finally:

@@ -50,6 +50,18 @@ def test_all_is_sorted_and_can_be_imported():
     assert all(hasattr(langgraph_turncheckpoint, name) for name in names)
 
 
+def test_a_name_that_is_not_there_is_no_attribute():
+    with pytest.raises(AttributeError, match="has no attribute 'TurnCheckpointer'"):
+        langgraph_turncheckpoint.TurnCheckpointer  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_importing_the_package_imports_nothing_until_it_is_asked_for():
+    """So that the command can tell of a Ctrl-C while it imports, and an app pays for what it uses."""
+    code = "import sys, langgraph_turncheckpoint as p; print([m for m in sys.modules if m.startswith(('lang', 'p.'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['langgraph_turncheckpoint']"
+
+
 def test_every_error_and_warning_is_at_the_top_level():
     public = {
         name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -10,12 +11,21 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 
-from langgraph_turncheckpoint import StorageError, Timeline, TurnCheckpointSaver, UnknownFormatError, display
+from langgraph_turncheckpoint import (
+    StaleTurnError,
+    StorageError,
+    Timeline,
+    TurnCheckpointSaver,
+    UnknownFormatError,
+    display,
+    migrate,
+)
 from tests.contract.guarded_agents import WAYS, Agent, Ending, calls
 from tests.contract.guarded_places import Place, opened
 from tests.crash.processes import Child, Line
@@ -56,7 +66,8 @@ def lines(timeline: Timeline) -> list[str]:
     """Its turns in words, without times."""
     found = []
     for line in timeline.text.splitlines()[1:]:
-        without = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|<1 ms|\d+(\.\d)? m?s\b", "", line)
+        without = re.sub(r" \((<1 ms|\d+(\.\d)? m?s)\)", "", line)
+        without = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|<1 ms|\d+(\.\d)? m?s\b", "", without)
         found.append(" ".join(without.split()))
     return found
 
@@ -83,7 +94,7 @@ def die_in_a_tool(line: Line, path: Path) -> None:
 def test_a_killed_turn_shows_what_is_known_of_each_call_and_the_resumed_one_what_it_kept(place, tmp_path):
     with Child(die_in_a_tool, tmp_path) as child:
         assert child.end() == -9
-    crashed = "turn 1 crashed input > model > tools? [fast: ok, slow: unknown, third: ok] > process died"
+    crashed = "turn 1 interrupted input > model > tools? [fast: ok, slow: unknown, third: ok] > process died"
     assert lines(picture(tmp_path)) == [crashed]
     Agent(place, WAYS["attach"]).go_on(None)
     resumed = "turn 2 completed tools [fast: kept, slow: told, third: kept] > model"
@@ -103,6 +114,39 @@ def test_a_new_message_after_a_kill_shows_the_repair(place, tmp_path):
     )
 
 
+def die_after_two_results(line: Line, path: Path, way: str) -> None:
+    with opened("turn", "sync", path) as place:
+        ending = Ending("kill", after=lambda: place.journals_hold("fast gave") and place.journals_hold("third gave"))
+        Agent(place, WAYS[way], {"go": calls("fast", "slow", "third")}, endings={"slow": ending}).run(say("go"))
+
+
+@pytest.mark.parametrize("way", ["attach", "attach-one-task"])
+@pytest.mark.parametrize("how", ["message", "recover", "repair", "go on"])
+def test_the_killed_turn_goes_on_telling_the_truth_when_the_thread_is_in_order(place, tmp_path, way, how):
+    """Its journal is gone then, and the results that it had recorded are in the history."""
+    with Child(die_after_two_results, tmp_path, way) as child:
+        assert child.end() == -9
+    killed = "turn 1 interrupted input > model > tools? [fast: ok, slow: unknown, third: ok] > process died"
+    assert lines(picture(tmp_path)) == [killed]
+    if how == "repair":
+        (repair,) = TurnCheckpointSaver(tmp_path / "store", fsync=False).repair(dry_run=False)
+        assert repair.kind == "finalized"
+    elif how == "recover":
+        Agent(place, WAYS[way]).recover()
+    elif how == "go on":
+        Agent(place, WAYS[way]).go_on(None)
+    else:
+        Agent(place, WAYS[way]).say("what now?")
+    first, second = lines(picture(tmp_path))[:2]
+    assert first == killed
+    assert ("tools [" if how == "go on" else "repair [") in second
+    assert all(f"{name}: kept" in second for name in ("fast", "third"))
+    assert "slow: told" in second
+    Agent(place, WAYS[way]).say("and then?")
+    assert list(tmp_path.rglob("j-1.journal")) == []
+    assert lines(picture(tmp_path))[:2] == [first, second]
+
+
 def wait_in_a_tool(line: Line, path: Path) -> None:
     class Waiting:
         def wait(self, seconds: float) -> bool:
@@ -110,7 +154,8 @@ def wait_in_a_tool(line: Line, path: Path) -> None:
             return bool(line.hear())
 
     with opened("turn", "sync", path) as place:
-        ending = Ending("block", resumed=Waiting())
+        # The checkpoint that asks for the tool is put beside the tool's start, and is to be seen first.
+        ending = Ending("block", after=lambda: place.history_holds("slow"), resumed=Waiting())
         agent = Agent(place, WAYS["attach-one-task"], {"go": calls("slow")}, endings={"slow": ending})
         try:
             agent.run(say("go"))
@@ -127,7 +172,8 @@ def test_a_takeover_shows_who_was_overtaken_by_whom(place, tmp_path):
         child.tell(True)
         assert child.hear() == "StaleTurnError"
     first, second = lines(picture(tmp_path))
-    assert first == "turn 1 superseded input > model > tools? [slow: ok] > taken over by turn 2"
+    ended = "taken over by turn 2 > refused: a checkpoint and a result"
+    assert first == f"turn 1 superseded input > model > tools? [slow: ok] > {ended}"
     assert second == "turn 2 completed repair [slow: told] > input > model"
     assert "takes over turn 1" in picture(tmp_path).svg
 
@@ -163,6 +209,116 @@ def test_a_fork_is_a_branch_and_an_edit_stands_by_itself(saver, tmp_path):
     timeline = picture(tmp_path)
     assert "forks from turn 1" in timeline.svg
     assert lines(timeline)[-1] == "edit update"
+
+
+def test_an_edit_and_a_fork_leave_nothing_behind_that_was_never_begun(saver, tmp_path):
+    graph = echo(saver)
+    graph.invoke(say("first"), CONFIG)
+    before_model = next(state for state in graph.get_state_history(CONFIG) if state.next == ("model",))
+    graph.update_state(CONFIG, say("by hand"), as_node=START)
+    graph.invoke(None, before_model.config)
+    timeline = picture(tmp_path)
+    assert [line.split()[0] for line in lines(timeline)] == ["turn", "edit", "turn"]
+    assert lines(timeline)[1:] == ["edit update", f"{lines(timeline)[2].split(' fork')[0]} fork > model"]
+    assert "begun" not in re.sub(r"<style>.*?</style>", "", timeline.svg)
+
+
+def test_tools_that_run_side_by_side_show_how_long_each_took(place, tmp_path):
+    agent = Agent(place, WAYS["attach"], {"go": calls("fast", "third")})
+    agent.run(say("go"))
+    assert re.search(r"fast: ok \([^)]+\), third: ok \([^)]+\)", picture(tmp_path).text)
+    assert "returned a result, in " in picture(tmp_path).svg
+
+
+def test_of_tools_in_one_task_nobody_knows_how_long_each_took(place, tmp_path):
+    Agent(place, WAYS["attach-one-task"], {"go": calls("fast", "third")}).run(say("go"))
+    assert "[fast: ok, third: ok]" in picture(tmp_path).text
+
+
+# --- what came from elsewhere ---
+
+
+def asking(saver: Any) -> Any:
+    """A model that asks for a look, and for a payment that a person has to allow."""
+
+    def pay(state: Any) -> Any:
+        interrupt("may I?")
+        return {"messages": [ToolMessage("paid", tool_call_id="p")]}
+
+    def model(state: Any) -> Any:
+        if state["messages"][-1].content != "pay":
+            return {"messages": [AIMessage("hello")]}
+        wanted: list[Any] = [{"name": name, "args": {}, "id": name[0]} for name in ("look", "pay")]
+        return {"messages": [AIMessage("", tool_calls=wanted)]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", model)
+    builder.add_node("look", lambda state: {"messages": [ToolMessage("seen", tool_call_id="l")]})
+    builder.add_node("pay", pay)
+    builder.add_edge(START, "model")
+    builder.add_conditional_edges(
+        "model", lambda state: ["look", "pay"] if state["messages"][-1].tool_calls else END, ["look", "pay", END]
+    )
+    return builder.compile(checkpointer=saver)
+
+
+def test_what_was_imported_is_told_by_its_own_runs_and_times(saver, tmp_path):
+    with SqliteSaver.from_conn_string(":memory:") as old:
+        graph = asking(old)
+        graph.invoke(say("hi"), CONFIG)
+        graph.invoke(say("pay"), CONFIG)
+        made = [str(state.created_at) for state in graph.get_state_history(CONFIG)]
+        migrate(old, saver)
+    first, second = lines(picture(tmp_path))
+    assert first == "turn 1.1 imported input > model"
+    assert second == "turn 1.2 imported input > model > look+pay? [look: ok, pay: paused] > waits for a person"
+    assert len(lines(picture(tmp_path, turns=1))) == 2
+    assert lines(picture(tmp_path, turns=1))[0] == "1 earlier part of an imported turn"
+    facts = picture(tmp_path).to_dict()
+    assert [turn["opened_at"] for turn in facts["turns"]] == [made[-1], made[-4]]
+    assert facts["turns"][1]["seconds"] is None
+    assert [call["seconds"] for call in facts["turns"][1]["steps"][-1]["calls"]] == [None, None]
+    asking(saver).invoke(Command(resume=True), CONFIG)
+    assert lines(picture(tmp_path))[1].endswith("waited for a person")
+    assert lines(picture(tmp_path))[2].endswith("completed look+pay [look: kept, pay: ok]")
+
+
+def test_the_table_of_a_saver_says_how_an_imported_thread_stands(saver):
+    with SqliteSaver.from_conn_string(":memory:") as old:
+        asking(old).invoke(say("pay"), CONFIG)
+        migrate(old, saver)
+    assert "paused" in (saver._repr_html_() or "")
+
+
+# --- writers that came too late ---
+
+
+def test_what_a_turn_tried_when_it_was_over_is_told_in_its_band(saver, tmp_path):
+    with saver.turn(CONFIG) as older:
+        echo(saver).invoke(say("one"), older)
+        found: Any = saver.get_tuple(CONFIG)
+        late: Any = {"configurable": {**found.config["configurable"], **older["configurable"]}}
+        with saver.turn(CONFIG) as newer:
+            echo(saver).invoke(say("two"), newer)
+            for _ in range(3):
+                with pytest.raises(StaleTurnError):
+                    saver.put_writes(late, [("messages", [])], "task")
+    assert lines(picture(tmp_path))[0] == "turn 1 superseded input > model > taken over by turn 2 > refused: a result"
+    assert ">refused: a result<" in picture(tmp_path).svg
+
+
+# --- as data ---
+
+
+def test_the_picture_is_there_as_data(saver):
+    echo(saver).invoke(say("hello there"), CONFIG)
+    facts = saver.timeline("t").to_dict()
+    assert json.loads(json.dumps(facts)) == facts
+    assert (facts["thread_id"], facts["closed"], facts["earlier"], facts["damaged"]) == ("t", False, None, [])
+    (turn,) = facts["turns"]
+    assert (turn["token"], turn["state"], turn["prompt"]) == (1, "completed", "hello there")
+    assert [step["nodes"] for step in turn["steps"]] == [["input"], ["model"]]
+    assert saver.timeline("t", texts=False).to_dict()["turns"][0]["prompt"] == ""
 
 
 def test_of_a_long_thread_the_newest_turns_are_shown(saver, tmp_path):

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from langchain.agents.middleware import SummarizationMiddleware
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware, SummarizationMiddleware
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import InvalidUpdateError
 from langgraph.graph import START, MessagesState, StateGraph
@@ -70,6 +72,11 @@ def stopping_once() -> Callable[[], None]:
             raise left.pop()
 
     return stop
+
+
+def stopping_always() -> None:
+    """Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def until_answered(name: str) -> Script:
@@ -189,6 +196,32 @@ def test_an_input_that_the_state_refuses_harms_no_later_run(tmp_path, saver, bad
     assert [m.text for m in history(graph)] == ["before", "done", "next", "done", "later", "done"]
 
 
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("kind", ["turn", "memory"])
+@pytest.mark.parametrize("bad", BAD_INPUTS.values(), ids=BAD_INPUTS)
+def test_a_thread_whose_last_input_was_refused_can_be_recovered_by_hand(saver, bad, kind, colour, effects):
+    checkpointer: Any = saver if kind == "turn" else InMemorySaver()
+    guard = TurnGuard(checkpointer)
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    graph = guarded("attach-by-hand", checkpointer, model, [effects.tool("pay", stopping_once())], guard=guard)
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(asked("go"), thread(), durability="sync")
+    plain: Any = graph.unguarded  # a guarded run would have closed the call before it stored the input
+    with pytest.raises((ValueError, NotImplementedError)):
+        plain.invoke(bad, thread())
+
+    def recover() -> Any:
+        return asyncio.run(guard.arecover(graph, thread())) if colour == "async" else guard.recover(graph, thread())
+
+    report = recover()
+    assert [(given.outcome, given.cause) for given in report.answers] == [("unknown", "user")]
+    again = recover()
+    assert (again.changed, list(again.answers)) == (False, [])
+    graph.invoke(asked("next"), thread())
+    assert in_order(model, graph)
+    assert outcomes(history(graph)) == {"c0": "unknown"}
+
+
 class WithTopic(MessagesState):
     """A channel that takes one value in each step."""
 
@@ -241,9 +274,62 @@ def test_a_call_behind_a_breakpoint_was_not_run(saver, way, where, effects):
     graph = guarded(way, saver, model, [effects.tool("pay")])
     graph.invoke(asked("go"), thread(), **where)
     assert not saver.is_busy("t")
+    assert [turn.state for turn in saver.turns("t")] == ["paused"]
     graph.invoke(asked("next"), thread())
     assert outcomes(history(graph)) == {"c0": "not_run"}
+    (answer,) = [m for m in history(graph) if isinstance(m, ToolMessage)]
+    assert "had not started when the run was paused and did not go on" in answer.text
     assert in_order(model, graph)
+    assert effects.names == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_breakpoint_that_a_run_goes_on_from_leaves_it_completed(saver, way, effects):
+    graph = guarded(way, saver, Speaker(script=by_prompt(go=[calling("pay")])), [effects.tool("pay")])
+    graph.invoke(asked("go"), thread(), interrupt_before=["tools"])
+    graph.invoke(None, thread())
+    assert [turn.state for turn in saver.turns("t")] == ["completed", "paused"]
+    assert outcomes(history(graph)) == {"c0": "real"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_cancelled_task_is_told_of_as_cancelled(tmp_path, way, effects):
+    reached = asyncio.Event()
+
+    async def wait() -> None:
+        reached.set()
+        await asyncio.Event().wait()
+
+    with TurnCheckpointSaver(tmp_path / "s", fsync=False) as saver:
+        graph = guarded(way, saver, Speaker(script=by_prompt(go=[calling("pay")])), [effects.tool("pay", athen=wait)])
+        task = asyncio.create_task(graph.ainvoke(asked("go"), thread()))
+        await asyncio.wait_for(reached.wait(), PATIENCE_SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        found = (await graph.ainvoke(asked("next"), thread()))["messages"]
+    (answer,) = [m for m in found if isinstance(m, ToolMessage)]
+    assert "left no result: the run was cancelled. Its outcome is unknown" in answer.text
+    assert [note["cause"] for note in notes(found)] == ["unknown"]
+
+
+@pytest.mark.parametrize("has_journal", [True, False], ids=["journal", "no journal"])
+@pytest.mark.parametrize("way", ["middleware", "attach", "by hand"])
+def test_only_a_call_that_a_person_was_asked_about_was_waiting_for_one(saver, way, has_journal, effects):
+    model = Speaker(script=by_prompt(go=[calling("fast", "pay")]))
+    reviews: Any = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
+    tools, guard = [effects.tool("fast"), effects.tool("pay")], TurnGuard(saver)
+    plain = create_agent(model, tools, middleware=[reviews], checkpointer=saver)
+    there = {"middleware": [reviews]} if way != "by hand" else {}
+    graph = plain if way == "by hand" else guarded(way, saver, model, tools, guard=guard, **there)  # type: ignore[arg-type]
+    (graph if has_journal else plain).invoke(asked("go"), thread())
+    if way == "by hand":
+        guard.recover(plain, thread())
+    graph.invoke(asked("next"), thread())
+    said = {m.tool_call_id: m.text for m in history(graph) if m.type == "tool"}
+    assert "person's decision" in said["c1"]
+    assert "decision" not in said["c0"]
+    assert outcomes(history(graph)) == {"c0": "not_run", "c1": "superseded"}
     assert effects.names == []
 
 
@@ -257,6 +343,99 @@ def test_a_message_added_by_hand_behind_an_open_call_finds_it_answered(saver, wa
     graph.invoke(None, thread())
     assert in_order(model, graph)
     assert effects.names == ["pay"]
+
+
+@pytest.mark.parametrize("given", [None, asked("next")], ids=["goes on", "next"])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_fork_with_a_message_behind_an_open_call_finds_it_answered(tmp_path, saver, way, given, effects):
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    graph = guarded(way, saver, model, [effects.tool("pay", stopping_once())])
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(asked("go"), thread(), durability="sync")
+    fork = graph.update_state(graph.get_state(thread()).config, asked("instead"), as_node="__start__")
+    graph.invoke(given, fork)
+    assert in_order(model, graph)
+    assert outcomes(history(graph)) == {"c0": "unknown"}
+    assert effects.names == ["pay"]
+    with TurnCheckpointSaver(tmp_path / "s", fsync=False) as reopened:  # as it is stored
+        stored = guarded(way, reopened, model, [effects.tool("pay")])
+        assert texts(history(stored)) == texts(history(graph))
+
+
+@pytest.mark.parametrize("way", ATTACHED)
+def test_what_is_closed_for_a_run_at_an_old_checkpoint_stays_open_for_others_that_start_there(saver, way, effects):
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    graph = guarded(way, saver, model, [effects.tool("pay", stopping_once())])
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(asked("go"), thread(), durability="sync")
+    fork = graph.update_state(graph.get_state(thread()).config, asked("instead"), as_node="__start__")
+    before = saver.get_tuple(fork)
+    graph.invoke(asked("next"), fork)
+    after = saver.get_tuple(fork)
+    assert before is not None
+    assert after is not None
+    assert after.checkpoint == before.checkpoint
+    assert after.pending_writes == before.pending_writes
+
+
+@pytest.mark.parametrize("at_head", [True, False], ids=["head", "addressed"])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_call_that_its_run_passes_over_is_closed_before_the_model_speaks(saver, way, at_head, effects):
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    graph = guarded(way, saver, model, [effects.tool("pay")])
+    graph.invoke(asked("go"), thread(), interrupt_before=["tools"])
+    there = graph.update_state(thread(), {"messages": []}, as_node="tools")
+    assert graph.get_state(thread()).next == ("model",)
+    graph.invoke(None, thread() if at_head else there)
+    assert in_order(model, graph)
+    assert outcomes(history(graph)) == {"c0": "not_run"}
+    assert effects.names == []
+
+
+# --- copies ---
+
+
+@pytest.mark.parametrize("given", [None, asked("next")], ids=["goes on", "next"])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_copied_thread_goes_on_from_what_really_happened(saver, way, given, effects):
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    graph = guarded(way, saver, model, [effects.tool("pay", stopping_once())])
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(asked("go"), thread(), durability="sync")
+    saver.copy_thread("t", "copy")
+    for thread_id in ("copy", "t"):
+        graph.invoke(given, thread(thread_id))
+        assert effects.names == ["pay"]
+        assert outcomes(history(graph, thread(thread_id))) == {"c0": "unknown"}
+        assert [note["cause"] for note in notes(history(graph, thread(thread_id)))] == ["user"]
+    assert saver.verify() == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_thread_copied_in_the_middle_of_a_tool_does_not_run_it_again(saver, way, effects):
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    graph = guarded(way, saver, model, [effects.tool("pay", lambda: saver.copy_thread("t", "copy"))])
+    graph.invoke(asked("go"), thread(), durability="sync")
+    assert not saver.is_busy("copy")
+    graph.invoke(None, thread("copy"))
+    assert effects.names == ["pay"]
+    assert outcomes(history(graph)) == {"c0": "real"}
+    assert outcomes(history(graph, thread("copy"))) == {"c0": "unknown"}
+
+
+def test_a_copy_into_a_thread_with_a_past_of_its_own_goes_on_from_the_newer_one(saver, effects):
+    model = Speaker(script=by_prompt(go=[calling("pay")], also=[calling("pay", first=5)]))
+    graph = guarded("attach", saver, model, [effects.tool("pay", stopping_always)])
+    for thread_id, prompt in (("older", "also"), ("t", "go"), ("newer", "also")):
+        with pytest.raises(KeyboardInterrupt):
+            graph.invoke(asked(prompt), thread(thread_id), durability="sync")
+    for target, prompt, call in (("older", "go", "c0"), ("newer", "also", "c5")):
+        saver.copy_thread("t", target)
+        graph.invoke(None, thread(target))
+        assert outcomes(history(graph, thread(target))) == {call: "unknown"}
+        assert [m.text for m in history(graph, thread(target)) if m.type == "human"] == [prompt]
+    assert effects.names == ["pay"] * 3
+    assert saver.verify() == []
 
 
 # --- several at once ---
@@ -287,6 +466,51 @@ def test_two_models_in_one_step_over_an_open_call_both_see_it_answered(saver, wa
     assert [broken_rule(seen) for model in models.values() for seen in model.seen] == [None] * 4
     assert [outcomes(model.seen[-1]) for model in models.values()] == [{"c0": "unknown"}] * 2
     assert sorted(m.text for m in history(graph) if m.type == "ai") == ["", *["x here"] * 2, *["y here"] * 2]
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_two_guarded_models_in_one_step_leave_the_prompt_before_their_replies(saver, colour):
+    """Whichever of the two looks first."""
+    guard, builder = TurnGuard(saver), StateGraph(MessagesState)
+    looks: list[str] = []
+
+    def speak(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        name = config["metadata"]["langgraph_node"]
+        looks.append(name)
+        return {"messages": [AIMessage(f"{name} here")]}
+
+    async def aspeak(state: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+        return speak(state, config)
+
+    for name in ("x", "y"):
+        builder.add_node(name, guard.node(speak if colour == "sync" else aspeak)).add_edge(START, name)
+    graph = builder.compile(checkpointer=saver)
+    call: Any = {"name": "pay", "args": {}, "id": "c0", "type": "tool_call"}
+    open_call = AIMessage("", tool_calls=[call], id="a0")
+    for n in range(10):
+        there = thread(f"t{n}")
+        graph.update_state(there, {"messages": [HumanMessage("old", id="h0"), open_call]}, as_node="x")
+        run(graph, asked("next"), "invoke" if colour == "sync" else "ainvoke", there)
+        assert [m.text for m in history(graph, there)][3:] == ["next", "x here", "y here"]
+        assert broken_rule(history(graph, there)) is None
+    assert set(looks) == {"x", "y"}
+
+
+def test_a_guarded_model_beside_a_node_that_is_not_puts_the_history_in_order(saver):
+    """The other one's name comes first, and it would never do so."""
+    guard, builder = TurnGuard(saver), StateGraph(MessagesState)
+    builder.add_node("a", lambda _: {"messages": []}).add_edge(START, "a")
+    builder.add_node("x", guard.node(lambda _: {"messages": [AIMessage("x here")]})).add_edge(START, "x")
+    builder.add_node("z", guard.node(lambda _: {"messages": [AIMessage("z here")]})).add_edge(["a", "x"], "z")
+    graph = builder.compile(checkpointer=saver)
+    call: Any = {"name": "pay", "args": {}, "id": "c0", "type": "tool_call"}
+    for n in range(2):
+        prompts = [HumanMessage("old"), AIMessage("", tool_calls=[call]), HumanMessage("next")]
+        graph.update_state(thread(f"t{n}"), {"messages": prompts}, as_node="z")
+        run(graph, asked("later"), config=thread(f"t{n}"))
+        found = history(graph, thread(f"t{n}"))
+        assert [m.text for m in found][-3:] == ["later", "x here", "z here"]
+        assert broken_rule(found) is None
 
 
 @pytest.mark.parametrize("way", WAYS)

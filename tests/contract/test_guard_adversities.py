@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
@@ -25,14 +25,14 @@ from langchain_core.messages import (
     ToolMessage,
 )
 from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.tools import tool
+from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, RetryPolicy, interrupt
 
 from langgraph_turncheckpoint import TurnCheckpointSaver
-from langgraph_turncheckpoint._running import RunningTurn
+from langgraph_turncheckpoint._running import RunningTurn, load_transcript
 from langgraph_turncheckpoint._transcript import CallKey
 from langgraph_turncheckpoint.guard import TurnGuard
 from tests.contract.stopped_agents import (
@@ -141,6 +141,54 @@ def test_an_attached_graph_whose_tool_node_has_no_gate_goes_on_without_a_second_
     found = run(with_plain_tool_node(tmp_path, "attach"), None)["messages"]
     assert outcomes(found) == {"c0": "unknown"}
     assert Effects(tmp_path / "effects").names == ["pay"]
+
+
+def with_plain_tool_node_beside_a_gated_one(directory: Path, then: Callable[[], Any] | None = None) -> Any:
+    """One guard for two graphs, one of which has a tool node that asks nobody."""
+    pay = Effects(directory / "effects").tool("pay", then)
+    saver = TurnCheckpointSaver(directory / "s", fsync=False)
+    guard = TurnGuard(saver)
+    loop(said_by(by_prompt()), [Effects(directory / "others").tool("other")], guard=guard)
+
+    def act(state: MessagesState) -> dict[str, Any]:
+        calls = state["messages"][-1].tool_calls  # type: ignore[union-attr]
+        return {"messages": [ToolMessage(pay.invoke(call["args"]), tool_call_id=call["id"]) for call in calls]}
+
+    return loop(said_by(by_prompt(go=[calling("pay")])), act, guard=guard, checkpointer=saver)
+
+
+@unix
+def test_a_tool_beside_gated_ones_that_no_gate_tells_of_is_never_called_not_run(tmp_path):
+    killed(with_plain_tool_node_beside_a_gated_one, tmp_path)
+    found = run(with_plain_tool_node_beside_a_gated_one(tmp_path), asked("next"))["messages"]
+    assert outcomes(found) == {"c0": "unknown"}
+
+
+def test_the_calls_of_a_node_that_asks_nobody_count_as_begun_while_it_runs(tmp_path):
+    graph = with_plain_tool_node_beside_a_gated_one(tmp_path)
+    act, noted = graph.nodes["tools"].bound.func, []
+
+    def watched(state: MessagesState) -> Any:
+        key = CallKey(str(state["messages"][-1].id), "c0", "pay")
+        noted.append(load_transcript(graph.checkpointer.store, "t", sys.maxsize).facts(key).started)
+        return act(state)
+
+    graph.nodes["tools"].bound.func = watched
+    graph.invoke(asked("go"), thread())
+    assert noted == [True]
+    assert outcomes(history(graph)) == {"c0": "real"}
+
+
+def test_a_node_whose_tools_ask_is_noted_only_until_the_first_has_asked(tmp_path, monkeypatch):
+    noted, rested = [], []
+    start, rest = RunningTurn.node_started, RunningTurn.node_rested
+    monkeypatch.setattr(RunningTurn, "node_started", lambda *a, **k: (noted.append(a[1]), start(*a, **k))[1])
+    monkeypatch.setattr(RunningTurn, "node_rested", lambda *a: (rested.append(a[1]), rest(*a))[1])
+    graph = hand_built("node", tmp_path, said_by(by_prompt(go=[calling("pay")])), [Effects(tmp_path / "e").tool("pay")])
+    for thread_id in ("t", "u"):
+        graph.invoke(asked("go"), thread(thread_id))
+    assert [task.partition(":")[0] for task in noted] == ["tools"]
+    assert rested == noted
 
 
 def with_own_prompt(directory: Path, way: str, kind: str, then: Callable[[], Any] | None = None) -> Any:
@@ -365,7 +413,56 @@ def test_two_calls_of_one_id_in_one_message_do_not_share_a_result(tmp_path, way,
     assert sorted(Effects(tmp_path / "effects").names) == ["fast", "slow"]
 
 
-# --- results that answer nothing ---
+@unix
+@pytest.mark.parametrize("is_killed", [True, False], ids=["goes on", "at once"])
+@pytest.mark.parametrize("way", ["attach", "attach-by-hand"])
+def test_a_provider_sees_no_two_calls_of_one_id(tmp_path, way, is_killed):
+    if is_killed:
+        killed(with_one_id_twice, tmp_path, way)
+    graph = with_one_id_twice(tmp_path, way)
+    found = run(graph, None if is_killed else asked("go"))["messages"]
+    ids = [call["id"] for m in found if m.type == "ai" for call in m.tool_calls]
+    assert len(ids) == len(set(ids)) == 2
+    assert broken_rule(found) is None
+    assert sorted(Effects(tmp_path / "effects").names) == ["fast", "slow"]
+
+
+# --- results that answer nothing, or say more ---
+
+
+def with_talking_tool(directory: Path, way: str, then: Callable[[], Any] | None = None) -> Any:
+    """A tool says something beside its answer, and its sibling dies when it is done."""
+
+    @tool
+    def fast(tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
+        """Answers and says more."""
+        answer = ToolMessage("fast done", tool_call_id=tool_call_id)
+        return Command(update={"messages": [answer, HumanMessage("and more")]})
+
+    def wait() -> None:
+        if then:
+            once_recorded(directory, "fast done")
+            then()
+
+    model = Speaker(script=by_prompt(go=[calling("fast", "slow")]))
+    tools = [fast, Effects(directory / "effects").tool("slow", wait)]
+    return guarded(way, TurnCheckpointSaver(directory / "s", fsync=False), model, tools)
+
+
+@unix
+@pytest.mark.parametrize("ending", ["goes on", "next", "at once"])
+@pytest.mark.parametrize("way", ["attach", "attach-by-hand"])
+def test_what_a_tool_says_beside_its_answer_stands_behind_the_answers_of_its_siblings(tmp_path, way, ending):
+    if ending != "at once":
+        killed(with_talking_tool, tmp_path, way)
+    graph = with_talking_tool(tmp_path, way)
+    given: Any = {"goes on": None, "next": asked("next"), "at once": asked("go")}
+    found = run(graph, given[ending])["messages"]
+    assert broken_rule(found) is None
+    assert [m.tool_call_id for m in found if isinstance(m, ToolMessage)] == ["c0", "c1"]
+    assert Effects(tmp_path / "effects").names == ["slow"]
+    if ending != "next":
+        assert [m.text for m in found if m.type == "human"] == ["go", "and more"]
 
 
 def with_silent_tool(directory: Path, way: str, then: Callable[[], Any] | None = None) -> Any:

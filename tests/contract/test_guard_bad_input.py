@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import operator
 import sqlite3
 import subprocess
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AIMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -36,6 +37,7 @@ from langgraph_turncheckpoint import (
 )
 from langgraph_turncheckpoint._frames import split_frames
 from langgraph_turncheckpoint._journal import journal_path, journal_tokens
+from langgraph_turncheckpoint._policies import Policies
 from langgraph_turncheckpoint._turns import JOURNAL_VERSION
 from langgraph_turncheckpoint.errors import (
     JournalWarning,
@@ -130,6 +132,48 @@ def test_a_policy_for_a_tool_that_there_is_not_is_warned_of_once(saver, way, eff
 def test_a_policy_for_every_tool_that_there_is_is_not_warned_of(saver, effects):
     tools = [effects.tool("one"), effects.tool("two")]
     guarded("attach", saver, Speaker(script=by_prompt()), tools, on_restart={"one": "rerun", "two": "ask"})
+
+
+def test_a_policy_for_a_tool_of_another_tool_node_is_not_warned_of(saver, effects):
+    """C44: each tool node knows its own tools."""
+    guard = TurnGuard(saver, on_restart={"pay": "ask", "fast": "rerun"})
+    wraps: Any = {"wrap_tool_call": guard.wrap_tool_call}
+    builder = StateGraph(MessagesState)
+    builder.add_node("model", guard.node(lambda _: {"messages": [AIMessage("", tool_calls=[named("fast")])]}))
+    builder.add_node("first", ToolNode([effects.tool("fast")], **wraps))
+    builder.add_node("again", guard.node(lambda _: {"messages": [AIMessage("", tool_calls=[named("pay")])]}))
+    builder.add_node("second", ToolNode([effects.tool("pay")], **wraps))
+    for one, other in itertools.pairwise((START, "model", "first", "again", "second")):
+        builder.add_edge(one, other)
+    run(builder.compile(checkpointer=saver), asked("go"))
+    assert effects.names == ["fast", "pay"]
+
+
+def test_a_slip_in_a_policy_for_a_second_tool_node_is_warned_of_when_its_tools_are_known(saver, effects):
+    policies = Policies({"pay": "ask", "fats": "rerun"}, "report")
+    policies.check_tools([effects.tool("pay")], are_all=False)
+    assert not policies.has_seen("fast")
+    with pytest.warns(PolicyWarning, match="'fats'"):
+        policies.check_tools([effects.tool("fast")], are_all=False)
+    policies.check_tools([effects.tool("fast")], are_all=False)
+    assert policies.has_seen("fast")
+
+
+@pytest.mark.parametrize("colour", ["invoke", "ainvoke"])
+def test_a_policy_that_a_guard_further_out_overrules_is_warned_of(saver, effects, colour):
+    tools = [effects.tool("fast"), effects.tool("slow")]
+    model = Speaker(script=by_prompt(first=[calling("fast", "slow")]))
+    inner = TurnGuard(saver, on_restart={"slow": "ask"}).middleware()
+    graph = TurnGuard(saver).attach(create_agent(model, tools, middleware=[inner], checkpointer=saver))
+    with pytest.warns(PolicyWarning, match="two guards are around tool 'slow': .*'report' counts.*'ask' does not"):
+        run(graph, asked("first"), colour)
+    assert sorted(effects.names) == ["fast", "slow"]
+    assert outcomes(history(graph)) == {"c0": "real", "c1": "real"}
+
+
+def named(tool: str) -> Any:
+    """A call of a tool, with its name as the id."""
+    return {"name": tool, "args": {}, "id": tool, "type": "tool_call"}
 
 
 # --- texts ---
@@ -351,9 +395,14 @@ def test_a_closed_thread_is_not_run_nor_recovered(saver, way, effects):
     guard = TurnGuard(saver)
     with pytest.raises(ThreadClosedError):
         guard.recover(plain(saver, effects), thread())
-    with pytest.raises(ThreadClosedError):
-        asyncio.run(guard.aclose_thread(plain(saver, effects), thread()))
+    for report in (
+        guard.close_thread(plain(saver, effects), thread()),  # as `saver.close_thread`, it may come twice
+        asyncio.run(guard.aclose_thread(plain(saver, effects), thread())),
+    ):
+        assert (report.thread_id, report.changed, list(report.answers)) == ("t", False, [])
     assert history(graph) == stored
+    with pytest.raises(ThreadClosedError):
+        run(graph, asked("again"))
     saver.reopen_thread("t")
     assert run(graph, asked("again"))["messages"][:2] == stored
 

@@ -583,6 +583,22 @@ def test_a_newer_message_while_a_reply_streams_keeps_its_half(tmp_path, way):
     assert broken_rule(stored) is None
 
 
+@pytest.mark.parametrize("colour", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("way", ALL_WAYS)
+def test_a_run_that_was_overtaken_says_so_once(tmp_path, way, colour, caplog):
+    """Whoever runs the graph gets the error; LangChain has no need to log what a callback handler raised."""
+    saver, effects = TurnCheckpointSaver(tmp_path / "s"), Effects(tmp_path / "effects")
+
+    def overtake() -> None:
+        run(guarded(way, TurnCheckpointSaver(tmp_path / "s"), Speaker(script=by_prompt())), asked("second"))
+
+    model = Speaker(script=by_prompt(first=[calling("fast")]))
+    graph = guarded(way, saver, model, [effects.tool("fast", elsewhere(overtake))])
+    with pytest.raises(StaleTurnError):
+        run(graph, asked("first"), colour)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("langchain")] == []
+
+
 def test_the_half_of_a_reply_is_kept_in_a_channel_of_another_name_and_reducer(tmp_path):
     class State(MessagesState):
         talk: Annotated[list[AnyMessage], operator.add]

@@ -257,9 +257,27 @@ def test_a_call_that_waits_for_a_person_is_superseded_by_a_message(place, way):
         wanted[2] = "c0=unknown"
     assert shape(other.seen) == wanted
     assert shape(history) == shape(other.stored()) == [*wanted, "ai"]
-    assert cause(answers(history)["c1"]) == "superseded"
+    # A recovery by hand comes before the message, and does not know of it.
+    assert cause(answers(history)["c1"]) == ("unknown" if way.is_by_hand else "superseded")
     assert_honest(answers(history)["c1"], ran=False)
     assert place.effects.counts() == {"fast": 1}
+    assert_settled(other)
+
+
+@over(list(WAYS.values()), few=[WAYS["attach-agent"], WAYS["recover"]])
+def test_a_call_that_waits_for_a_person_and_is_closed_by_hand_was_overtaken_by_nothing(place, way):
+    """C5: nothing newer is claimed where nothing newer came, neither for programs nor in words."""
+    agent = Agent(place, way, {"go": calls("ask")})
+    graph = agent.graph if way.guard == "recover" else agent.guarded
+    place.call(graph, "invoke", {"messages": [("human", "go")]}, agent.config)
+    other = Agent(place, way)
+    (given,) = other.recover().answers
+    assert (given.outcome, given.cause) == ("superseded", "unknown")
+    assert given.message.text == (
+        "The call to `ask` was not run any further: the run waited for a person's decision that was never given. "
+        "Make the call again if it is still wanted."
+    )
+    assert answers(other.stored())["c0"].text == given.message.text
     assert_settled(other)
 
 

@@ -24,6 +24,7 @@ from langgraph_turncheckpoint import (
     _events,
 )
 from langgraph_turncheckpoint._journal import JournalFile
+from langgraph_turncheckpoint._turn_log import TurnLog
 from langgraph_turncheckpoint.guard import TurnGuard
 from tests.contract.guarded_agents import SOME_WAYS, WAYS, Agent, Ending, calls
 from tests.contract.guarded_places import Place
@@ -94,6 +95,19 @@ def test_a_takeover_is_told_and_a_turn_that_ends_only_to_who_debugs(thread, capl
     assert len(told(caplog, "turns", "DEBUG")) == 2
 
 
+def test_a_turn_that_its_log_cannot_take_is_a_warning_once_and_fails_no_turn(thread, caplog, monkeypatch):
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise StorageError(28, "No space left on device", "somewhere")
+
+    monkeypatch.setattr(TurnLog, "append", refuse)
+    for _ in range(2):
+        with thread.saver.turn(addressed("1")) as config:
+            thread.saver.put(config, thread.next({"n": 1}), {}, {"n": "1"})
+    (line,) = told(caplog, "turns", "WARNING")
+    assert line.startswith("thread '1': the log of its turns misses an entry, so `turns` will not tell all: ")
+    assert line.endswith("StorageError: somewhere: No space left on device")
+
+
 def test_a_damaged_file_is_a_warning_once_beside_the_damage_warning(thread, caplog):
     thread.put({"messages": [SECRET]})
     thread.put({"messages": [SECRET, SECRET]})
@@ -158,11 +172,46 @@ def test_a_recovery_that_breaks_off_is_a_warning(tmp_path, caplog, monkeypatch):
     place = Place("turn", "sync", tmp_path)
     agent = Agent(place, WAYS["recover"], {"go": calls("fast")})
     agent.say("go")
-    monkeypatch.setattr(type(agent.graph), "get_state", lambda *_: (_ for _ in ()).throw(RuntimeError(SECRET)))
-    with pytest.raises(RuntimeError, match=SECRET):
+
+    def refuse(*_: Any) -> Any:
+        raise StorageError(28, SECRET, "somewhere")
+
+    monkeypatch.setattr(type(agent.graph), "get_state", refuse)
+    with pytest.raises(StorageError, match=SECRET):
         TurnGuard(agent.saver).recover(agent.graph, agent.config)
     (line,) = told(caplog, "guard", "WARNING")
-    assert line.endswith("recovery broke off: RuntimeError")
+    assert line.endswith("recovery broke off: StorageError")
+    place.close()
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("then", ["a new message", "going on"])
+def test_a_run_that_goes_on_although_its_recovery_broke_off_says_what_that_means(
+    tmp_path, caplog, monkeypatch, then, colour
+):
+    place, reached = Place("turn", colour, tmp_path), threading.Event()
+    script = {"go": calls("fast", "slow")}
+    ending = Ending("stop", reached=reached, after=lambda: _is_done(place))
+    Agent(place, WAYS["attach-one-task"], script, endings={"slow": ending}).stop_in("go", reached)
+    caplog.clear()
+    agent = Agent(place, WAYS["attach-one-task"], script)
+
+    def refuse(*_: Any) -> Any:
+        raise ValueError(SECRET)
+
+    async def arefuse(*_: Any) -> Any:
+        raise ValueError(SECRET)
+
+    monkeypatch.setattr(type(agent.graph), "get_state", refuse)
+    monkeypatch.setattr(type(agent.graph), "aget_state", arefuse)
+    if then == "a new message":
+        agent.go_on({"messages": [HumanMessage("and now?")]})
+    else:
+        agent.go_on(None)
+    first, second = told(caplog, "guard", "WARNING")
+    assert first == "thread 't': turn 3: recovery broke off: ValueError"
+    assert second.startswith("thread 't': turn 3 goes on without recovery (ValueError): ")
+    assert ("in front of the input" if then == "a new message" else "may be missing from its history") in second
     place.close()
 
 

@@ -186,9 +186,39 @@ def test_progress_counts_up_to_everything(tmp_path):
 def test_the_report_says_it_in_one_line(tmp_path):
     source, destination = InMemorySaver(), TurnCheckpointSaver(tmp_path / "other", fsync=False)
     populate(source)
-    assert str(migrate(source, destination, thread_ids=["talk-0"])).startswith("1 threads (1 copied), ")
+    assert str(migrate(source, destination, thread_ids=["talk-0"])).startswith("1 thread (1 copied), ")
     assert "there already" in str(migrate(source, destination, thread_ids="talk-0"))
     assert str(MigrationReport((), verified=False)) == "0 threads (none), 0 of 0 checkpoints put now"
+
+
+def test_the_turn_of_a_migration_says_that_it_brought_the_thread(tmp_path):
+    source, destination = InMemorySaver(), TurnCheckpointSaver(tmp_path / "other", fsync=False)
+    populate(source)
+    migrate(source, destination)
+    for thread_id in destination.thread_ids():
+        (record,) = destination.turns(thread_id)
+        assert (record.state, record.cause) == ("imported", None)
+    migrate(source, destination)
+    assert len(destination.turns("talk-0")) == 1  # nothing was put, so there was no turn
+    GRAPHS["talk"](destination).invoke(Command(resume="yes"), config_of("talk-0"))
+    newest, first = destination.turns("talk-0")
+    assert (newest.state != "imported", first.state) == (True, "imported")
+
+
+def test_the_turn_of_a_migration_that_is_broken_off_says_who_did_it(tmp_path):
+    source, destination = InMemorySaver(), TurnCheckpointSaver(tmp_path / "other", fsync=False)
+    populate(source)
+
+    def stop(at: Progress) -> None:
+        if 0 < at.checkpoints_done < at.checkpoints_total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        migrate(source, destination, thread_ids=["talk-0"], progress=stop)
+    (record,) = destination.turns("talk-0")
+    assert (record.state, record.cause) == ("cancelled", "user")
+    migrate(source, destination)
+    assert [record.state for record in destination.turns("talk-0")] == ["imported", "cancelled"]
 
 
 def test_without_verify_the_copy_is_the_same(tmp_path):

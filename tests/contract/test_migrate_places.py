@@ -22,7 +22,7 @@ from langgraph_turncheckpoint import (
     _migrate_places,
 )
 from langgraph_turncheckpoint._migrate_places import open_place
-from langgraph_turncheckpoint.migration import migrate
+from langgraph_turncheckpoint.migration import amigrate, migrate
 from tests.contract.migrating import listed, populate, sqlite_saver, talk
 from tests.langgraph_versions import needs_savers_that_sort_writes
 
@@ -109,8 +109,57 @@ def test_files_that_are_no_database_of_checkpoints_are_told_apart(tmp_path):
     assert text.read_text() == "hello, this is no database at all"
     with open_place(f"sqlite:{empty}", role="destination") as saver:
         talk(saver, "talk-0")
-    with open_place(f"sqlite:{other}", role="destination") as saver:  # an app's own database may hold checkpoints, too
+
+
+def test_the_database_of_another_program_gets_tables_only_if_that_is_asked_for(tmp_path):
+    path = tmp_path / "app.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE users (x INTEGER PRIMARY KEY AUTOINCREMENT)")
+    before = path.read_bytes()
+    error = refusal(f"sqlite:{path}", "destination")
+    assert isinstance(error, PlaceError)
+    assert f"{path} is the database of another program: its tables are 'users'" in str(error)
+    assert "SqliteSaver" in str(error)
+    assert path.read_bytes() == before
+    with open_place(f"sqlite:{path}", role="destination", create_tables=True) as saver:
         talk(saver, "talk-0")
+    with open_place(f"sqlite:{path}", role="destination") as saver:  # now it holds checkpoints, too
+        assert saver.get_tuple({"configurable": {"thread_id": "talk-0"}}) is not None
+
+
+@pytest.mark.parametrize("state", ["new", "used"])
+def test_a_destination_that_cannot_be_written_to_is_told_with_its_path(tmp_path, database, monkeypatch, state):
+    connect = sqlite3.connect
+    path = database if state == "used" else tmp_path / "new.db"
+
+    def reading(address: str, **options: Any) -> sqlite3.Connection:
+        opened: sqlite3.Connection = connect(address.replace("mode=rwc", "mode=ro"), **options)
+        return opened  # as on a file system that is read-only
+
+    monkeypatch.setattr(sqlite3, "connect", reading)
+    error = refusal(f"sqlite:{path}", "destination")
+    assert isinstance(error, StorageError)
+    assert error.filename == str(path)
+    assert "written to" in str(error)
+    assert repr(error) == f"StorageError({error.errno}, {error.strerror!r}, {str(path)!r})"
+
+
+def test_migrate_takes_places_too(tmp_path, database):
+    report = migrate(f"sqlite:{database}", tmp_path / "ours")
+    assert (len(report.threads), report.verified) == (5, True)
+    assert migrate(str(tmp_path / "ours"), f"sqlite:{tmp_path / 'back.db'}").copied == report.copied
+    with pytest.raises(PlaceError, match="did you mean sqlite:"):
+        migrate(str(database), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "ours").rename(tmp_path / "moved")  # nothing is kept open
+    (tmp_path / "back.db").unlink()
+
+
+async def test_the_async_twin_takes_places_too(tmp_path, database):
+    assert (await amigrate(f"sqlite:{database}", str(tmp_path / "ours"))).copied > 0
+    assert (await amigrate(tmp_path / "ours", InMemorySaver())).copied > 0
+    with pytest.raises(PlaceError):
+        await amigrate(f"sqlite:{tmp_path / 'no.db'}", tmp_path / "ours")
 
 
 def test_a_damaged_database_is_told_as_such(tmp_path, database):

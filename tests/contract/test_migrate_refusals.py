@@ -258,11 +258,23 @@ def test_a_wrong_key_is_told_as_such(tmp_path, ours):
     assert ours.thread_ids() == []
 
 
-def test_source_and_destination_must_be_two_savers(source):
-    with pytest.raises(MigrationError, match="the same saver"):
+def test_source_and_destination_must_be_two_savers(source, ours, tmp_path):
+    migrate(source, ours, thread_ids=["talk-0"])
+    with pytest.raises(MigrationError, match="are the same"):
+        migrate(ours.path, tmp_path / "x" / ".." / "ours")
+    with pytest.raises(MigrationError, match="are the same"):
         migrate(source, source)
-    with pytest.raises(TypeError, match="no checkpoint saver"):
-        migrate("sqlite:app.db", source)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="7 is no checkpoint saver"):
+        migrate(7, source)  # type: ignore[arg-type]
+
+
+def test_threads_may_be_left_out(source, ours):
+    report = migrate(source, ours, exclude=["fan-0", "nest-0"])
+    assert sorted(ours.thread_ids()) == ["count-0", "fork-0", "talk-0"] == [each.thread_id for each in report.threads]
+    assert migrate(source, ours, thread_ids=["fan-0", "talk-0"], exclude="talk-0").copied > 0
+    assert "nest-0" not in ours.thread_ids()
+    assert "no thread 'nobody'; nothing was copied" in str(refused(source, ours, exclude=["nobody"]))
+    assert "nest-0" not in ours.thread_ids()
 
 
 def put_by_hand(saver: InMemorySaver, thread_id: Any, **metadata: Any) -> None:

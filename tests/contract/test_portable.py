@@ -29,11 +29,10 @@ from langgraph_turncheckpoint import (
 from langgraph_turncheckpoint._portable import (
     aexport_thread,
     aimport_thread,
-    decode_value,
-    encode_value,
     export_thread,
     import_thread,
 )
+from langgraph_turncheckpoint._portable_values import decode_value, encode_value
 from tests.contract.migrating import KINDS, config_of, listed, places_of_writes, savers, sqlite_saver, states, talk
 from tests.langgraph_versions import needs_savers_that_sort_writes
 
@@ -45,8 +44,7 @@ def test_every_kind_of_thread_comes_back_the_same_in_any_saver(tmp_path, kind):
     thread_id, file = f"{kind}-0", tmp_path / "thread.jsonl"
     with sqlite_saver(tmp_path / "app.db") as source, sqlite_saver(tmp_path / "other.db") as other:
         KINDS[kind](source, thread_id)
-        number = export_thread(source, thread_id, file)
-        assert number == len(listed(source, thread_id))
+        assert export_thread(source, thread_id, file) == (thread_id, len(listed(source, thread_id)), (), False)
         for destination in (savers(tmp_path, "ours"), InMemorySaver(), other):
             assert import_thread(file, destination).state == "copied"
             assert import_thread(file, destination).state == "unchanged"

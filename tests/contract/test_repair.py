@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import warnings
 import zlib
 from pathlib import Path
@@ -99,9 +100,24 @@ def test_a_dry_run_tells_what_would_be_done_and_changes_no_file(saver, store):
     assert contents(store) == before
     assert {(each.thread_id, each.kind) for each in told} == {
         *((thread_id, "finalized") for thread_id in cut.CUT_OFF),
-        (cut.WAITING, "left"),
+        (cut.WAITING, "pending"),
     }
-    assert saver.repair(idle=0, dry_run=False) == told
+    done = saver.repair(idle=0, dry_run=False)
+    assert [each._replace(reason="") for each in done] == [each._replace(reason="") for each in told]
+
+
+def test_a_dry_run_says_what_would_be_done_and_a_repair_what_was(saver, store):
+    damage(sorted((store / "threads/t-whole").rglob("*.ckpt"), key=lambda path: path.name)[-2])
+    chosen = [cut.PLAIN, cut.WHOLE]
+    told, done = (saver.repair(chosen, idle=0, dry_run=dry_run) for dry_run in (True, False))
+    assert all(" would " in f" {each.reason}" for each in told), told
+    assert not any("would" in each.reason for each in done), done
+
+
+def test_what_will_not_run_any_more_is_told(saver):
+    (told,) = saver.repair([cut.PLAIN], idle=0)
+    assert told.not_run == ("tools",)
+    assert "tools, which comes next, would not run any more" in told.reason
 
 
 def test_every_call_gets_the_answer_that_is_true_of_it(saver):
@@ -160,7 +176,7 @@ def test_a_repair_does_what_the_guard_does(saver, tmp_path):
 
 
 def test_a_thread_that_waits_for_a_person_is_left_and_can_be_resumed(saver):
-    assert [each.kind for each in saver.repair([cut.WAITING], idle=0, dry_run=False)] == ["left"]
+    assert [each.kind for each in saver.repair([cut.WAITING], idle=0, dry_run=False)] == ["pending"]
     graph = cut.graphs(saver)[cut.WAITING]
     graph.invoke(Command(resume="yes"), cut.config(cut.WAITING))
     messages = history(graph, cut.config(cut.WAITING))
@@ -181,10 +197,21 @@ def test_a_plain_run_that_wrote_lately_may_be_at_work_still(saver, store):
     assert contents(store) == before
 
 
+def test_moving_files_aside_is_no_writing_of_a_run(saver, store):
+    """A thread that has rested is put in order in one go, as the dry run says."""
+    files = sorted((store / "threads/t-whole").rglob("*.ckpt"), key=lambda path: path.name)
+    damage(files[3])
+    for path in (store / "threads/t-whole").rglob("*"):
+        os.utime(path, (0, 0))
+    told, done = (saver.repair([cut.WHOLE], dry_run=dry_run) for dry_run in (True, False))
+    kinds = ["lost", "aside", "aside", "finalized"]
+    assert ([each.kind for each in told], [each.kind for each in done]) == (kinds, kinds)
+
+
 def test_a_busy_thread_is_left(saver):
     with saver.turn(cut.config(cut.PLAIN)):
         (left,) = saver.repair([cut.PLAIN], idle=0, dry_run=False)
-    assert (left.kind, "running" in left.reason) == ("left", True)
+    assert (left.kind, "running" in left.reason) == ("pending", True)
 
 
 def test_a_closed_thread_is_left(saver):
@@ -299,7 +326,7 @@ def test_no_byte_of_a_damaged_file_is_lost_and_the_store_is_whole_afterwards(fil
     assert contents(filled) == before
     assert told
     done = saver.repair(idle=0, dry_run=False)
-    assert {each.kind for each in done} <= {"aside", "rewritten", "finalized", "left"}
+    assert {each.kind for each in done} <= {"lost", "aside", "rewritten", "finalized", "left"}
     if kind.name == "journal":
         assert [each.kind for each in done if each.path] == ["left"]  # what is sound in it is evidence
         return
@@ -328,10 +355,28 @@ def test_a_thread_goes_on_from_the_newest_checkpoint_that_can_be_read(saver, sto
         warnings.simplefilter("ignore")
         survivors = [found.config["configurable"]["checkpoint_id"] for found in saver.list(config)]
     done = saver.repair([cut.WHOLE], idle=0, dry_run=False)
-    assert [each.kind for each in done] == ["aside", "aside", "finalized"]  # a call is open where it goes on
+    assert [each.kind for each in done] == ["lost", "aside", "aside", "finalized"]  # a call is open where it goes on
     assert [found.config["configurable"]["checkpoint_id"] for found in saver.list(config)][1:] == survivors
     assert whole(saver)
     cut.graphs(saver)[cut.WHOLE].invoke(cut.given(cut.WHOLE, "go on"), config)
+
+
+def test_what_the_damage_costs_a_thread_is_told_before_and_after(saver, store):
+    files = sorted((store / "threads/t-whole").rglob("*.ckpt"), key=lambda path: path.name)
+    ids = [path.name.removeprefix("c-").removesuffix(".ckpt") for path in files]
+    for path in files[2:4]:
+        damage(path)  # the newest of five, which has its own file whole, needs what they hold
+    told, done = (saver.repair([cut.WHOLE], idle=0, dry_run=dry_run)[0] for dry_run in (True, False))
+    assert (told.kind, done.kind) == ("lost", "lost")
+    assert told.reason == (
+        "would go back from step 3 to step 0, and would lose 3 of its 4 messages; "
+        f"3 checkpoints cannot be read: {ids[2]} to {ids[4]}"
+    )
+    assert done.reason == (
+        "went back from step 3 to step 0, and lost 3 of its 4 messages; "
+        f"3 checkpoints cannot be read any more: {ids[2]} to {ids[4]}"
+    )
+    assert len(messages_of(saver, cut.WHOLE)) == 1
 
 
 def test_a_backup_that_is_put_back_makes_moved_checkpoints_readable_again(saver, store):
@@ -382,5 +427,5 @@ def test_a_file_of_a_newer_format_is_left(saver, store):
 
 def test_the_reports_can_be_told_apart_and_are_plain_data(saver):
     (told,) = saver.repair([cut.PLAIN], idle=0)
-    assert told == Repair("finalized", cut.PLAIN, "", told.reason)
+    assert told == Repair("finalized", cut.PLAIN, "", told.reason, ("tools",))
     assert "ship (ship-1)" in told.reason

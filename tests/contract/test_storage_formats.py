@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
+from typing import Any, Final
 
+import ormsgpack
 import pytest
 
 from langgraph_turncheckpoint import StaleTurnError, ThreadClosedError, TurnCheckpointSaver
+from langgraph_turncheckpoint._loading import id_time_ns, ms_since, writes_fields, written_at
 from langgraph_turncheckpoint._records import FORMAT_VERSION, INDEX_TAG, KEPT_PAGES, WRITES, FileKind, parse_file
 from tests.contract.storing import Thread, addressed, files_below, named, numbered
 from tests.golden import make
@@ -82,6 +86,53 @@ def test_golden_files_have_every_kind_of_file_and_record(name):
     assert {kind for image in images for kind, _ in image.records} == {WRITES, KEPT_PAGES}
     tags = {blob.tag for image in images for blob in image.blobs.values()}
     assert {INDEX_TAG, "m", "p", "s:msgpack"} <= tags
+
+
+# --- when writes were made, which only newer stores tell ---
+
+MADE: Final = "1f0cd4ad-9b3e-6d10-8001-0242ac120002"
+
+
+def test_a_record_of_writes_tells_when_it_was_made_in_five_bytes_at_most():
+    made = id_time_ns(MADE)
+    assert made is not None
+    fields = writes_fields("task", [0], 7)
+    for ms in (0, 90, 1_250, 70_000, (1 << 32) - 1):
+        more = writes_fields("task", [0], 7, ms_since(MADE, made + ms * 1_000_000))
+        assert len(ormsgpack.packb(more)) - len(ormsgpack.packb(fields)) <= 5
+        assert written_at(MADE, more) == pytest.approx(made / 1e9 + ms / 1e3)
+
+
+@pytest.mark.parametrize("late_ms", [-1, 1 << 32, 1 << 50])
+def test_a_time_that_makes_no_sense_is_not_told(late_ms):
+    made = id_time_ns(MADE)
+    assert made is not None
+    assert ms_since(MADE, made + late_ms * 1_000_000) is None
+
+
+@pytest.mark.parametrize("checkpoint_id", ["", "7", "0001", numbered(3), "00000000-1234-6123-8123-123412341234"])
+def test_ids_that_tell_no_time_give_none(checkpoint_id):
+    assert id_time_ns(checkpoint_id) is None or ms_since(checkpoint_id, time.time_ns()) is None
+    assert written_at(checkpoint_id, writes_fields("task", [0], 7)) is None
+
+
+@pytest.mark.parametrize("extra", [[], [12], [12, "of a later version", {"x": 1}], ["no number"]])
+def test_writes_are_read_whatever_is_told_of_them_beside(tmp_path, monkeypatch, extra):
+    """Those of stores that do not tell when they were made, and of later ones that may tell more."""
+    monkeypatch.setattr(
+        "langgraph_turncheckpoint._store.writes_fields", lambda *args: [*writes_fields(*args[:3]), *extra]
+    )
+    saver = TurnCheckpointSaver(tmp_path / "store", strict=True)
+    thread = Thread(saver)
+    thread.put({"n": 1})
+    thread.write("more")
+    found: Any = TurnCheckpointSaver(tmp_path / "store", strict=True).get_tuple(thread.config)
+    assert [value for _, _, value in found.pending_writes] == ["more"]
+    assert saver.verify() == []
+    assert saver.timeline("thread").text
+    thread.write("other", "task-2")
+    found = saver.get_tuple(thread.config)
+    assert len(found.pending_writes) == 2
 
 
 def test_the_script_makes_what_it_says_it_makes(tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ from langgraph_turncheckpoint import (
     TurnCheckpointSaver,
     UnserializableValueError,
     _events,
+    telemetry,
 )
 from langgraph_turncheckpoint.telemetry import instrument, is_instrumented, uninstrument
 from tests.contract.guarded_agents import WAYS, Agent, Ending, calls
@@ -156,6 +157,11 @@ async def test_a_graph_gives_the_same_with_it_as_in_memory(tmp_path, otel, colou
     assert seen[0] == seen[1]
     names = {span.name for span in otel.spans()}
     assert {f"langgraph.checkpoint.{name}" for name in ("put", "put_writes", "get_tuple", "list")} <= names
+
+
+def test_what_is_no_saver_of_ours_is_not_instrumented():
+    assert not is_instrumented(InMemorySaver())
+    assert not is_instrumented(None)
 
 
 def test_what_is_no_saver_of_ours_is_refused():
@@ -351,6 +357,58 @@ def test_a_recovery_is_a_span_and_its_answers_are_counted(tmp_path, otel, colour
     assert span.start_time < span.end_time
     outcomes = {found["outcome"]: value for found, value in otel.points("langgraph.turn.repairs")}
     assert outcomes == {"recorded": 1, "unknown": 1}
+    assert SECRET not in repr([dict(each.attributes) for each in otel.spans()])
+    place.close()
+
+
+def documented() -> tuple[dict[str, set[str]], set[str]]:
+    """Spans with their attributes, and metrics, as the module's docstring lists them."""
+    rows = [row.split() for row in (telemetry.__doc__ or "").splitlines() if row.startswith("    langgraph.")]
+    kinds = {row[0]: row[0].rpartition(".")[0] for row in rows}
+    spans = {row[0]: {kinds[row[0]] + each.strip(",") for each in row[1:]} for row in rows if row[1].startswith(".")}
+    return spans, kinds.keys() - spans.keys()
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("way", [WAYS["attach-agent"], WAYS["middleware"]], ids=lambda way: way.name)
+def test_an_agent_that_is_stopped_recovered_refused_and_pruned_tells_what_is_documented_and_no_more(
+    tmp_path, otel, way, colour
+):
+    place, reached = Place("turn", colour, tmp_path), threading.Event()
+    ending = Ending("stop", reached=reached)
+    first = Agent(place, way, {SECRET: calls("slow")}, endings={"slow": ending})
+    instrument(first.saver, **otel.options)  # type: ignore[arg-type]
+    first.stop_in(SECRET, reached)
+    agent = Agent(place, way)
+    saver: Any = instrument(agent.saver, **otel.options)  # type: ignore[arg-type]
+    assert len(agent.recover().answers) == 1
+    agent.say("hello")
+    assert len([*saver.list(addressed("t"))]) > 1
+    with saver.turn(agent.config) as config:
+        saver.cancel_turn("t")
+        with pytest.raises(StaleTurnError):
+            saver.put(config, Thread(saver).next({"n": 1}), {"source": "loop", "step": 1}, {})
+        with pytest.raises(StaleTurnError):
+            place.call(agent.graph, "invoke", {"messages": [("human", "x")]}, config)  # it is refused as it reads
+    saver.prune(["t"])
+    agent.say("again")
+    newest = named(saver.path, ".ckpt")[-1]
+    newest.write_bytes(newest.read_bytes()[:-9])
+    with pytest.warns(DamageWarning):
+        saver.get_tuple(agent.config)
+
+    spans, metrics = documented()
+    common = {"langgraph.thread.id", "error.type"}
+    seen: dict[str, set[str]] = {}
+    for span in otel.spans():
+        if span.name.startswith("langgraph."):
+            seen.setdefault(span.name, set()).update(span.attributes.keys() - common)
+    assert seen == spans
+    assert {name for name in metrics if otel.points(name)} == metrics
+    assert otel.points("langgraph.checkpoint.refused") == [({"operation": "put", "error.type": "StaleTurnError"}, 1)]
+    assert otel.total("langgraph.turn.repairs", outcome="unknown") == 1
+    sizes = [s.attributes.get("langgraph.checkpoint.size", 0) for s in otel.spans(".put") + otel.spans(".put_writes")]
+    assert otel.total("langgraph.checkpoint.written") == sum(sizes) > 0
     assert SECRET not in repr([dict(each.attributes) for each in otel.spans()])
     place.close()
 

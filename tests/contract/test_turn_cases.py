@@ -28,6 +28,7 @@ from typing_extensions import TypedDict
 from langgraph_turncheckpoint import (
     DamageWarning,
     StaleTurnError,
+    StorageError,
     ThreadClosedError,
     TurnCheckpointSaver,
     _files,
@@ -35,6 +36,7 @@ from langgraph_turncheckpoint import (
 from langgraph_turncheckpoint._ledger import LEDGER_NAME
 from langgraph_turncheckpoint._records import parse_slots
 from langgraph_turncheckpoint._turn import LedgerState
+from langgraph_turncheckpoint._turn_log import LOG_NAME, TurnLog
 
 ROOT: Any = {"configurable": {"thread_id": "main", "checkpoint_ns": ""}}
 MAIN: Any = {"configurable": {"thread_id": "main"}}
@@ -172,10 +174,14 @@ FENCES: dict[str, Callable[[TurnCheckpointSaver], object]] = {
 }
 
 
+#: Those after which the log is another one.
+NEW_LIVES = ("delete", "prune everything", "copy onto it")
+
+
 @COLOURS
 @pytest.mark.parametrize("fence", FENCES)
 @pytest.mark.parametrize("from_elsewhere", [False, True], ids=["same-saver", "another-saver"])
-def test_a_write_of_a_fenced_turn_is_refused_and_changes_no_byte(tmp_path, fence, colour, from_elsewhere):
+def test_a_write_of_a_fenced_turn_is_refused_and_changes_no_byte_but_the_log(tmp_path, fence, colour, from_elsewhere):
     """T1, T6: put and put_writes, on a checkpoint that is there and on one that is not."""
     saver = TurnCheckpointSaver(tmp_path)
     at = put(saver, log=["first"])
@@ -196,7 +202,45 @@ def test_a_write_of_a_fenced_turn_is_refused_and_changes_no_byte(tmp_path, fence
                 call(colour, saver, "put_writes", target, [("log", "late")], "task")
             with pytest.raises(error):
                 call(colour, saver, "put_writes", target, [("__interrupt__", "late")], "task")
-        assert bytes_of(tmp_path) == before
+        after = bytes_of(tmp_path)
+        log = next((path for path in after if Path(path).name == LOG_NAME), "")
+        told = (after.pop(log, b"") or b"").removeprefix(before.pop(log, b"") or b"")
+        assert after == before
+        # Of each kind of write the first is told, unless the thread has another life by now.
+        assert (told.count(b"refused"), len(told) < 150) == (0 if fence in NEW_LIVES else 2, True)
+
+
+def test_what_cannot_be_told_of_a_refused_write_does_not_matter(tmp_path, monkeypatch):
+    saver = TurnCheckpointSaver(tmp_path)
+    with saver.turn(MAIN) as held:
+        at = put(saver, held)
+        with saver.turn(MAIN):
+            monkeypatch.setattr(TurnLog, "append", refuse)
+            for _ in range(2):
+                with pytest.raises(StaleTurnError):
+                    put(saver, {"configurable": {**held["configurable"], **at["configurable"]}})
+
+
+def refuse(*_args: object, **_options: object) -> None:
+    raise StorageError(28, "No space left on device", LOG_NAME)
+
+
+def test_a_writer_that_tries_for_ever_is_told_of_once_for_each_kind_of_write(saver):
+    with saver.turn(MAIN) as held:
+        at = put(saver, held)
+        late: Any = {"configurable": {**held["configurable"], **at["configurable"]}}
+        with saver.turn(MAIN):
+            for _ in range(50):
+                with pytest.raises(StaleTurnError):
+                    put(saver, late)
+                with pytest.raises(StaleTurnError):
+                    saver.put_writes(late, [("log", "late")], "task")
+            (log,) = Path(saver.path).rglob(LOG_NAME)
+            assert log.read_bytes().count(b"refused") == 2
+    newer, older = saver.turns("main")
+    assert newer.refused_at is None
+    assert older.refused_at is not None
+    assert older.refused_at >= older.opened_at
 
 
 def test_a_refusal_names_the_thread_and_both_tokens(saver):

@@ -32,7 +32,7 @@ from langgraph_turncheckpoint._journal import is_live, journal_path, journal_tok
 from langgraph_turncheckpoint._runs import TURN_KEY
 from langgraph_turncheckpoint._turn import CAUSES, STRATEGIES
 from langgraph_turncheckpoint._turn_log import TurnLog
-from langgraph_turncheckpoint._turns import parse_journal_header
+from langgraph_turncheckpoint._turns import is_misplaced, parse_journal_header
 from langgraph_turncheckpoint._waiting import ticket_numbers
 from tests.contract.test_turn_cases import COLOURS, MAIN, answering, call, found_at, one_node, put
 from tests.system_calls import SystemCalls, substituted
@@ -587,7 +587,7 @@ def test_closing_a_thread_cancels_what_runs_and_says_nothing_of_what_may_have_en
     saver.reopen_thread("main")
     with saver.turn(MAIN):
         saver.close_thread("main")
-    assert [entry[1:] for entry in states(saver)] == [("cancelled", "unknown"), ("unknown", None)]
+    assert [entry[1:] for entry in states(saver)] == [("cancelled", "unknown"), ("completed", None)]
 
 
 def test_a_turn_ends_superseded_when_a_write_outside_any_turn_fenced_it_out(saver):
@@ -626,13 +626,14 @@ def test_records_tell_times_lineage_and_the_checkpoints_that_are_left(saver, col
     for record in (first, second, third):
         assert (record.first_checkpoint_id, record.last_checkpoint_id) == (ids[record.token][0], ids[record.token][-1])
     assert (first.continues, second.continues, third.continues) == (None, None, 2)
-    assert (first.state, second.state, third.state) == ("unknown", "superseded", "completed")
+    assert (first.state, second.state, third.state) == ("completed", "superseded", "completed")
+    assert (first.announced, second.announced, third.announced) == (False, True, True)
     assert started <= first.opened_at <= second.opened_at <= third.opened_at <= datetime.now(timezone.utc)
     assert first.settled_at is None
     assert third.settled_at is not None
     assert third.settled_at >= third.opened_at
     assert [record.token for record in call(colour, saver, "turns", "main", limit=2)] == [3, 2]
-    assert saver.turns("main", limit=0) == []
+    assert saver.turns("main", limit=0) == saver.turns("main", limit=-1) == []
     saver.prune(["main"])
     assert {(record.first_checkpoint_id, record.last_checkpoint_id) for record in saver.turns("main")} == {(None, None)}
 
@@ -800,7 +801,7 @@ def test_what_a_dead_waiter_left_is_found_and_goes_with_the_next_one(saver):
     assert saver.verify() == []
 
 
-def test_journals_and_the_log_of_a_source_are_not_copied_and_those_of_the_target_stay(saver):
+def test_a_journal_of_the_source_comes_along_as_that_of_a_dead_turn_and_those_of_the_target_stay(saver):
     source: Any = {"configurable": {"thread_id": "source"}}
     block = saver.turn(source)
     with block as config:
@@ -811,13 +812,20 @@ def test_journals_and_the_log_of_a_source_are_not_copied_and_those_of_the_target
     with other:
         assert other.journal is not None
         other.journal.append(b"of the target", sync=False)
-    before = states(saver)
+    assert states(saver) == [(1, "completed", None)]
     saver.copy_thread("source", "main")
-    assert states(saver) == before == [(1, "completed", None)]
-    content = read_journal(journal_path(saver._store.generation_dir("main"), 1))
-    assert content is not None
-    assert content.payloads == [b"of the target"]
+    assert states(saver) == [(3, "completed", None), (1, "completed", None)]
+    for token, payload in ((1, b"of the target"), (3, b"of the source")):
+        path = journal_path(saver._store.generation_dir("main"), token)
+        content = read_journal(path)
+        assert content is not None
+        assert content.payloads == [payload]
+        assert content.header is not None
+        assert not is_misplaced(content.header, token=token, thread_id="main")
+        assert not is_live(path)
     assert log_of(saver) == ["x", "done"]
+    with saver.turn(MAIN) as config:
+        assert config["configurable"][TURN_KEY]["token"] == 5
     assert saver.stats().threads == 2
 
 

@@ -156,7 +156,7 @@ def test_before_a_new_message_each_call_gets_what_is_true_of_it(tools_report):
 def test_no_store_of_the_demo_is_damaged(tools_report, plan):
     with TurnCheckpointSaver(tools_report[1] / plan.name / "checkpoints") as saver:
         assert saver.verify() == []
-        assert saver.turns(THREAD_ID)[-1].state == ("interrupted" if plan.guarded else "unknown")
+        assert saver.turns(THREAD_ID)[-1].state == ("interrupted" if plan.guarded else "unfinished")
 
 
 def test_a_broken_promise_is_noticed(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from langgraph_turncheckpoint import TurnCheckpointSaver, _cli_mending, cli
 from langgraph_turncheckpoint._cli_mending import seconds_of
 from langgraph_turncheckpoint._cli_stores import UsageError
+from langgraph_turncheckpoint._repair import WHERE_MODULES_ARE
 from langgraph_turncheckpoint._upkeep import retain
 from langgraph_turncheckpoint.errors import StorageError
 from tests.contract import cut_off_threads as cut
@@ -129,6 +130,27 @@ def test_verify_names_a_damaged_file_and_fails(invoke, store):
     assert contents(store) == before
 
 
+def test_verify_names_a_damaged_file_once_and_says_that_others_need_it(invoke, store):
+    path = sorted((store / "threads/t-whole").rglob("*.ckpt"), key=lambda path: path.name)[3]
+    path.write_bytes(path.read_bytes()[:50])
+    findings = json.loads(invoke("verify", store, "--json").stdout)["findings"]
+    assert [(each["path"], each["kind"]) for each in findings] == [(str(path), "damaged")]
+    assert "other checkpoints need it" in findings[0]["reason"]
+
+
+def test_verify_says_of_whole_files_that_were_moved_along_that_they_are_whole(invoke, store):
+    files = sorted((store / "threads/t-whole").rglob("*.ckpt"), key=lambda path: path.name)
+    files[3].write_bytes(files[3].read_bytes()[:50])
+    invoke("repair", store, cut.WHOLE, "--idle", "0", "--apply")
+    result = invoke("verify", store, "--json")
+    found = {Path(each["path"]).name.partition(".ckpt")[0]: each for each in json.loads(result.stdout)["findings"]}
+    assert {each["kind"] for each in found.values()} == {"aside"}
+    assert [found[path.name.removesuffix(".ckpt")]["reason"] for path in files[3:]] == [
+        "was damaged, and was moved aside",
+        f"is whole; it was moved aside with {files[3].name}, which was damaged and which it needs",
+    ]
+
+
 def test_verify_does_not_fail_for_litter(invoke, store):
     folder = max((store / "threads/t-whole").rglob("*.ckpt")).parent
     (folder / "c-1.ckpt.0123456789abcdef.tmp").write_text("x")
@@ -150,8 +172,9 @@ def test_repair_only_tells_unless_it_is_told_to_apply(invoke, store):
     assert "nothing was changed, add --apply" in told.stderr
     assert contents(store) == before
     done = invoke("repair", store, "--idle", "0", "--apply")
-    assert done.stdout == told.stdout
-    assert done.exit_code == 1  # one thread waits for a person
+    assert done.stdout.count("\n") == told.stdout.count("\n")
+    assert ("would" in told.stdout, "would" in done.stdout) == (True, False)
+    assert (done.exit_code, "pending: " in done.stdout) == (0, True)  # that one waits for a person is no problem
     saver = TurnCheckpointSaver(store)
     for thread_id in (*cut.CUT_OFF, cut.WHOLE):
         found = saver.get_tuple(cut.config(thread_id))
@@ -165,6 +188,59 @@ def test_repair_of_chosen_threads_leaves_the_others(invoke, store):
     facts = json.loads(result.stdout)
     assert (result.exit_code, facts["applied"]) == (0, True)
     assert [(each["thread_id"], each["kind"]) for each in facts["repairs"]] == [(cut.SENDS, "finalized")]
+
+
+def test_what_a_thread_loses_comes_before_the_files_that_cost_it(invoke, store):
+    path = damage_newest(store)
+    for options, words in (((), "would go back"), (("--apply",), "went back")):
+        lost, aside, *_ = invoke("repair", store, cut.WHOLE, *options).stdout.splitlines()
+        assert lost.startswith(f"lost: thread whole (damaged): {words} from its newest checkpoint")
+        assert aside.startswith(f"aside: thread whole: {path}: {'was' if options else 'would be'} moved aside")
+
+
+def test_a_repair_warns_of_threads_that_are_to_go_on_in_the_middle(invoke, store):
+    told = invoke("repair", store, "--idle", "0").stderr
+    assert "do not repair a thread that is to go on in the middle" in told
+    assert all(thread_id in told for thread_id in cut.CUT_OFF)
+    done = invoke("repair", store, cut.SENDS, "--idle", "0", "--apply").stderr
+    assert "nothing is left to run now in 1 thread: sends" in done
+    assert "in the middle" not in invoke("repair", store, cut.WHOLE).stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--apply",)], ids=["dry run", "apply"])
+def test_a_healthy_thread_that_waits_for_a_person_or_is_at_work_is_no_problem(invoke, store, options):
+    result = invoke("repair", store, cut.WAITING, cut.WHOLE, *options)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("pending: thread waiting (paused): its history has open tool calls")
+    assert "1 in order with calls open" in result.stderr
+    with TurnCheckpointSaver(store).turn(cut.config(cut.PLAIN)):
+        assert invoke("repair", store, cut.PLAIN, *options).exit_code == 0
+
+
+@pytest.mark.parametrize("why", ["closed", "may be at work", "damaged"])
+def test_what_needs_somebody_is_a_problem(invoke, store, why):
+    if why == "closed":
+        TurnCheckpointSaver(store).close_thread(cut.PLAIN)
+    if why == "damaged":
+        for path in (store / "threads/t-plain").rglob("*.ckpt"):
+            path.write_bytes(b"")
+    result = invoke("repair", store, cut.PLAIN, "--apply", *(["--idle", "0"] if why == "damaged" else []))
+    assert (result.exit_code, "left: thread plain" in result.stdout) == (1, True)
+
+
+def test_a_class_that_cannot_be_imported_leads_to_app_dir(invoke, store, monkeypatch):
+    repair = TurnCheckpointSaver.repair
+
+    def foreign(self, *args, **options):
+        (found,) = repair(self, *args, **options)
+        return [
+            found._replace(kind="left", reason=f"it holds a x.Y, which cannot be imported here; {WHERE_MODULES_ARE}")
+        ]
+
+    monkeypatch.setattr(TurnCheckpointSaver, "repair", foreign)
+    out = invoke("repair", store, cut.OWN_CUT_OFF).stdout
+    assert "--app-dir" in out
+    assert WHERE_MODULES_ARE not in out
 
 
 def test_nothing_to_repair_is_well(invoke, store):
@@ -230,7 +306,10 @@ def test_sweep_asks_before_it_deletes_threads(invoke, store):
     told = invoke(*old, "--dry-run").stdout.splitlines()[-1]
     assert "threads" in told
     assert "would be removed" in told
-    assert invoke(*old, "--yes").exit_code == 0
+    done = invoke(*old, "--yes")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1] == told.replace("would be removed", "removed")
+    assert invoke("sweep", store).stdout == "nothing removed\n"
     assert len(TurnCheckpointSaver(store).thread_ids()) < len(before)
 
 

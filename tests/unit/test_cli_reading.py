@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -12,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from typer.testing import CliRunner
 
-from langgraph_turncheckpoint import TurnCheckpointSaver, cli
+from langgraph_turncheckpoint import StaleTurnError, TurnCheckpointSaver, cli
 from tests.contract import cut_off_threads as cut
 from tests.contract.storing import addressed
 from tests.crash import damaged_store
@@ -91,7 +93,7 @@ def test_no_reading_command_changes_a_file(invoke, store, tmp_path, command, thr
     assert contents(store) == before
 
 
-@pytest.mark.parametrize("command", [each for each in READING if each != "timeline"])
+@pytest.mark.parametrize("command", READING)
 def test_as_json_one_object_is_printed_and_nothing_else(invoke, store, tmp_path, command):
     result = invoke(*arguments(command, store, cut.GUARDED, tmp_path), "--json")
     assert isinstance(json.loads(result.stdout), dict)
@@ -101,8 +103,6 @@ def test_as_json_one_object_is_printed_and_nothing_else(invoke, store, tmp_path,
 @pytest.mark.parametrize("command", [each for each in READING if each not in {"threads", "verify"}])
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
 def test_a_thread_that_does_not_exist_is_a_problem_and_is_not_made(invoke, store, tmp_path, command, options):
-    if command == "timeline" and options:
-        pytest.skip("it has no --json")
     before = contents(store)
     result = invoke(*arguments(command, store, "nobody", tmp_path), *options)
     assert result.exit_code == 1
@@ -253,7 +253,78 @@ def test_the_state_of_each_thread_is_told(invoke, store):
     assert (lines[cut.WAITING]["waiting"], lines[cut.WAITING]["next"]) == (True, ["tools"])
     assert (lines[cut.WHOLE]["next"], lines[cut.WHOLE]["turns"], lines[cut.WHOLE]["checkpoints"]) == ([], 1, 5)
     text = invoke("threads", store).stdout
-    assert all(word in text for word in ("interrupted", "cut off", "waiting", "at rest"))
+    assert all(word in text for word in ("interrupted", "unfinished", "paused", "completed"))
+    assert {thread_id: line["state"] for thread_id, line in lines.items()} == {
+        **dict.fromkeys(cut.CUT_OFF, "unfinished"),
+        **dict.fromkeys((cut.WHOLE, cut.ODD, cut.OWN_CLASS), "completed"),
+        cut.GUARDED: "interrupted",
+        cut.WAITING: "paused",
+    }
+
+
+@pytest.mark.parametrize("position", range(5))
+def test_a_thread_whose_newest_checkpoint_cannot_be_read_is_damaged(invoke, store, position):
+    """By damage of its own, or of a file that it shares pages with."""
+    path = sorted((store / "threads/t-whole").rglob("*.ckpt"), key=lambda path: path.name)[position]
+    path.write_bytes(path.read_bytes()[:50])
+    lines = {line["thread_id"]: line for line in json.loads(invoke("threads", store, "--json").stdout)["threads"]}
+    line = lines[cut.WHOLE]
+    is_damaged = "falling back to" in invoke("show", store, cut.WHOLE).stderr
+    assert (line["state"] == "damaged", line["next"] is None, path.name in str(line["damage"])) == (is_damaged,) * 3
+    assert is_damaged or line["state"] == "completed"
+    assert lines[cut.ODD]["state"] == "completed"
+    if is_damaged:
+        assert any(row.split()[:2] == ["whole", "damaged"] for row in invoke("threads", store).stdout.splitlines())
+        found = listed(invoke("threads", store, "--interrupted", "--json"))
+        assert found[len(cut.CUT_OFF)] == cut.WHOLE
+
+
+def test_a_word_that_cannot_be_told_is_a_question_mark(invoke, encrypted, monkeypatch):
+    monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
+    assert invoke("threads", encrypted).stdout.splitlines()[1].split()[:2] == ["secret", "?"]
+    (line,) = json.loads(invoke("threads", encrypted, "--json").stdout)["threads"]
+    assert line["state"] == "unknown"
+
+
+@pytest.mark.parametrize("thread_id", [cut.WHOLE, *cut.CUT_OFF, cut.WAITING])
+def test_threads_turns_and_show_have_one_word_for_a_thread(invoke, store, thread_id):
+    word = {
+        line["thread_id"]: line["state"] for line in json.loads(invoke("threads", store, "--json").stdout)["threads"]
+    }
+    shown = json.loads(invoke("show", store, thread_id, "--json").stdout)
+    (turn,) = json.loads(invoke("turns", store, thread_id, "--json").stdout)["turns"]
+    assert word[thread_id] == shown["state"] == turn["state"] == shown["turns"][-1]["state"]
+    assert turn["announced"] == (thread_id == cut.GUARDED)
+    text = invoke("show", store, thread_id).stdout
+    assert text.startswith(f"thread {thread_id}: {word[thread_id]}")
+    assert f"── turn 1, {word[thread_id]}" in re.sub(r", [-0-9]+ [:0-9]+", "", text)
+
+
+@pytest.mark.parametrize(("given", "meant"), [("whol", "whole"), ("guard", "guarded"), ("sned", "sends")])
+def test_a_misspelt_thread_leads_to_what_may_be_meant(invoke, store, given, meant):
+    result = invoke("show", store, given)
+    assert result.exit_code == 1
+    assert f"did you mean {meant}?" in result.stderr
+    assert f"turncheckpoint threads {store} lists all" in result.stderr
+
+
+def test_a_thread_like_no_other_leads_to_the_list(invoke, store):
+    told = invoke("turns", store, "zzz").stderr
+    assert "did you mean" not in told
+    assert f"turncheckpoint threads {store} lists all" in told
+
+
+@pytest.mark.parametrize("place", ["sqlite:app.db", "SQLite:some/where.db", "postgresql://me:secret@host/db"])
+def test_an_address_of_a_database_leads_to_migrate(invoke, place):
+    result = invoke("threads", place)
+    assert result.exit_code == 2
+    assert "is a database, and a store is a directory" in result.stderr
+    assert f"turncheckpoint migrate {place.partition(':')[0]}:" in result.stderr.replace("'", "")
+    assert "secret" not in result.stderr
+
+
+def test_that_numbers_of_turns_jump_is_explained(invoke):
+    assert "Numbers may jump" in " ".join(invoke("turns", "--help").output.split())
 
 
 def test_interrupted_threads_come_first_on_demand(invoke, store):
@@ -373,6 +444,18 @@ def test_turns_tell_how_each_ended(invoke, store):
     (turn,) = json.loads(invoke("turns", store, cut.GUARDED, "--json").stdout)["turns"]
     assert (turn["token"], turn["state"], turn["cause"], turn["settled_at"]) == (1, "interrupted", "restart", None)
     assert "interrupted" in invoke("turns", store, cut.GUARDED).stdout
+
+
+def test_when_a_late_write_was_refused_is_told(invoke, tmp_path):
+    saver = TurnCheckpointSaver(tmp_path)
+    with saver.turn(addressed("1")) as late:
+        with saver.turn(addressed("1")) as newer:
+            saver.put(newer, empty_checkpoint(), {}, {})
+        with pytest.raises(StaleTurnError):
+            saver.put(late, empty_checkpoint(), {}, {})
+    newest, first = json.loads(invoke("turns", tmp_path, "1", "--json").stdout)["turns"]
+    assert (first["state"], newest["state"]) == ("superseded", "completed")
+    assert (first["refused_at"] is not None, newest["refused_at"]) == (True, None)
 
 
 def test_a_history_names_nodes_channels_and_parents(invoke, store):

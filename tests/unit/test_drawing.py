@@ -18,11 +18,12 @@ from langgraph_turncheckpoint._markup import Cell, clean, escape, fitting, table
 from langgraph_turncheckpoint._picture import WIDTH, lay_out
 from langgraph_turncheckpoint._shapes import RESULTS, Box, Icon, Text, duration
 from langgraph_turncheckpoint._story import Call, Folded, Step, ThreadStory, TurnBand
+from langgraph_turncheckpoint._turn import TURN_STATES
 from langgraph_turncheckpoint.display import Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script>\"'&]]>\u202e\x00\x1b\ud800\ufffe\n&#x6a;avascript:"
-OUTCOMES = ("completed", "failed", "cancelled", "superseded", "crashed", "paused", "running", "cut off", "open", "edit")
+OUTCOMES = (*TURN_STATES, "edit")
 
 
 def band(token: int = 1, **fields: Any) -> TurnBand:
@@ -52,12 +53,13 @@ FULL = ThreadStory(
 )
 
 words = st.text(max_size=40) | st.sampled_from([HOSTILE, "W" * 60, "漢字" * 30, "i" * 90, "model", ""])
-calls = st.builds(Call, words, st.sampled_from(list(RESULTS)), words, words)
+took = st.none() | st.floats(0, 1e7)
+calls = st.builds(Call, words, st.sampled_from(list(RESULTS)), words, words, took)
 steps = st.builds(
     Step,
     st.sampled_from(["input", "nodes", "update"]),
     st.lists(words, min_size=1, max_size=10).map(tuple),
-    st.none() | st.floats(0, 1e7),
+    took,
     st.lists(calls, max_size=9).map(tuple),
     st.booleans(),
     st.none() | st.floats(0, 4e9),
@@ -70,7 +72,7 @@ bands = st.builds(
     st.sampled_from(OUTCOMES),
     words,
     st.floats(0, 4e9),
-    st.none() | st.floats(0, 1e7),
+    took,
     st.lists(steps, max_size=8).map(tuple),
     words,
     words,
@@ -78,6 +80,9 @@ bands = st.builds(
     st.integers(0, 9),
     st.integers(0, 9),
     st.none() | st.just(-1),
+    st.none() | st.sampled_from(TURN_STATES),
+    words,
+    st.integers(0, 10**4),
 )
 stories = st.builds(
     ThreadStory,

@@ -335,6 +335,20 @@ def test_a_prompt_behind_another_that_goes_by_a_new_id_follows_it():
     assert aligned(timeline, new) == [Prompt(None, [new[0]]), Prompt("n1", [new[2]])]
 
 
+@pytest.mark.parametrize("arrived", ["with it", "later"])
+def test_a_prompt_is_found_beside_a_message_that_arrived_under_an_id_of_its_own(arrived):
+    """G7: an update or a message of the inbox beside it is stored under one id, whoever stores it."""
+    other, again = HumanMessage("other", id="h0"), HumanMessage("ask", id="again")
+    timeline = told((kinds.PROMPT, None, [other, ASK] if arrived == "with it" else [ASK])).timeline
+    assert aligned(timeline, [other, again]) == [Prompt(None, [other, again] if arrived == "with it" else [again])]
+
+
+def test_a_message_that_is_there_under_its_own_id_is_not_taken_for_another_that_says_the_same():
+    twin = HumanMessage("ask", id="twin")
+    timeline = told((kinds.PROMPT, None, [twin, ASK])).timeline
+    assert aligned(timeline, [twin]) == timeline
+
+
 @pytest.mark.parametrize(
     "history",
     [

@@ -13,13 +13,15 @@ from langgraph_turncheckpoint._finalize import (
     POLICIES,
     WORDING_LIMIT,
     Facts,
+    cause_in,
     decide,
     decide_resume,
     marker_text,
+    reason_of,
     shorten,
     wording,
 )
-from langgraph_turncheckpoint._turn import CAUSES
+from langgraph_turncheckpoint._turn import CAUSES, TURN_STATES
 
 ALL_FACTS: Final = [
     Facts(result=result, started=started, error=error, paused=paused, known=known)
@@ -27,7 +29,8 @@ ALL_FACTS: Final = [
         (False, True), (False, True), (None, "", "ValueError: no"), (False, True), (False, True)
     )
 ]
-COMBINATIONS: Final = list(itertools.product(OUTCOMES, CAUSES))
+REASONS: Final = (*CAUSES, "cancelled", "paused")
+COMBINATIONS: Final = list(itertools.product(OUTCOMES, REASONS))
 TOLD_NOT_RUN: Final = {"not_run", "superseded", "invalid"}
 
 #: G2, a new message arrives instead: facts, whether the arguments were unreadable -> outcome; cause, `None` for the
@@ -50,13 +53,22 @@ TABLE: Final = {
 }
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("cause", REASONS)
 @pytest.mark.parametrize(("facts", "invalid", "outcome", "named"), TABLE.values(), ids=TABLE)
 def test_a_new_message_gives_each_call_what_is_true_of_it(facts, invalid, outcome, named, cause):
     assert decide(facts, cause=cause, invalid=invalid) == (outcome, named or cause)
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("cause", REASONS)
+@pytest.mark.parametrize(("facts", "invalid", "outcome", "named"), TABLE.values(), ids=TABLE)
+def test_where_nothing_newer_comes_each_call_gets_the_same_but_nothing_newer_is_named(
+    facts, invalid, outcome, named, cause
+):
+    found = decide(facts, cause=cause, invalid=invalid, is_overtaken=False)
+    assert found == (outcome, cause if named == "superseded" else named or cause)
+
+
+@pytest.mark.parametrize("cause", REASONS)
 def test_a_call_is_only_called_not_run_when_that_is_known(cause):
     for facts, invalid in itertools.product(ALL_FACTS, (False, True)):
         outcome, _ = decide(facts, cause=cause, invalid=invalid)
@@ -70,7 +82,7 @@ def test_a_call_is_only_called_not_run_when_that_is_known(cause):
 
 
 def test_the_user_is_only_named_as_cause_when_the_turn_ended_so():
-    for facts, invalid, cause in itertools.product(ALL_FACTS, (False, True), CAUSES):
+    for facts, invalid, cause in itertools.product(ALL_FACTS, (False, True), REASONS):
         _, named = decide(facts, cause=cause, invalid=invalid)
         assert named in {cause, "error", "superseded"}
 
@@ -88,10 +100,12 @@ def test_a_run_that_goes_on_never_runs_a_started_tool_again_unless_told_to(facts
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_texts_differ_by_cause(outcome):
-    assert len({wording(outcome, cause, "search") for cause in CAUSES}) == len(CAUSES)
+    # That a run which waited for a person was paused is no news.
+    told = [cause for cause in REASONS if (outcome, cause) != ("superseded", "paused")]
+    assert len({wording(outcome, cause, "search") for cause in told}) == len(told)
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("cause", REASONS)
 def test_texts_differ_by_outcome(cause):
     assert len({wording(outcome, cause, "search") for outcome in OUTCOMES}) == len(OUTCOMES)
 
@@ -106,7 +120,9 @@ def test_texts_claim_no_more_than_is_known(outcome, cause, error):
     assert len(text) < WORDING_LIMIT
     assert not re.search(r"succe(ss|ed)", lower)
     if cause != "user":
-        assert not re.search(r"user|cancel", lower)
+        assert "user" not in lower
+    if cause not in {"user", "cancelled"}:
+        assert "cancel" not in lower
     if cause != "restart":
         assert "restart" not in lower
     if outcome not in TOLD_NOT_RUN:
@@ -118,7 +134,7 @@ def test_texts_claim_no_more_than_is_known(outcome, cause, error):
         assert "check" in lower
 
 
-@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("cause", REASONS)
 def test_a_failure_is_told_with_its_error(cause):
     assert "ValueError('boom')" in wording("failed", cause, "search", error="ValueError('boom')")
 
@@ -137,8 +153,8 @@ def test_braces_in_names_and_errors_stay():
 
 
 def test_markers_differ_by_cause_and_blame_the_user_only_when_it_was_them():
-    markers = {cause: marker_text(cause) for cause in CAUSES}
-    assert len(set(markers.values())) == len(CAUSES)
+    markers = {cause: marker_text(cause) for cause in REASONS}
+    assert len(set(markers.values())) == len(REASONS)
     assert [cause for cause, text in markers.items() if "user" in text] == ["user"]
     assert all(text.startswith("[") and text.endswith("]") and len(text) < 120 for text in markers.values())
 
@@ -148,3 +164,14 @@ def test_markers_differ_by_cause_and_blame_the_user_only_when_it_was_them():
 )
 def test_shortened_text_is_one_line_within_its_limit(text, short):
     assert shorten(text, 10) == short
+
+
+@pytest.mark.parametrize("state", TURN_STATES)
+@pytest.mark.parametrize("cause", [*CAUSES, None])
+def test_how_a_turn_ended_is_its_reason_where_no_cause_is_known_and_programs_see_causes_alone(state, cause):
+    reason = reason_of(state, cause)
+    if cause in {None, "unknown"}:
+        assert reason == (state if state in {"cancelled", "paused"} else "unknown")
+    else:
+        assert reason == cause
+    assert cause_in(reason) == (cause or "unknown")

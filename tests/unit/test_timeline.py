@@ -8,7 +8,7 @@ import pytest
 
 from langgraph_turncheckpoint._story import Seen, SeenAnswer, SeenCall, SeenCheckpoint, SeenTask
 from langgraph_turncheckpoint._timeline import tell
-from langgraph_turncheckpoint._turn import LoggedTurn, Opened
+from langgraph_turncheckpoint._turn import LoggedTurn, Opened, Refused, call_mark
 
 SECOND = 1_000_000_000
 PAY, MAIL = SeenCall("c1", "pay"), SeenCall("c2", "mail")
@@ -17,7 +17,7 @@ PAY, MAIL = SeenCall("c1", "pay"), SeenCall("c2", "mail")
 def turn(token: int, state: Any = "completed", cause: Any = None, **fields: Any) -> LoggedTurn:
     opened = Opened(token, token * 10 * SECOND, fields.pop("continues", 0), fields.pop("start", ""), known_end=True)
     settled = None if state in ("unknown", "interrupted", "running") else (token * 10 + 5) * SECOND
-    return LoggedTurn(opened, state, cause, settled)
+    return LoggedTurn(opened, state, cause, settled, fields.pop("refused", ()), fields.pop("gave", frozenset()))
 
 
 def point(name: str, parent: str, token: int, source: str = "loop", **fields: Any) -> SeenCheckpoint:
@@ -90,7 +90,7 @@ def test_earlier_turns_are_folded_and_counted():
         ("cancelled", "limit", "cancelled", "limit reached"),
         ("cancelled", "unknown", "cancelled", "cancelled"),
         ("superseded", "superseded", "superseded", "taken over"),
-        ("interrupted", "restart", "crashed", "process died"),
+        ("interrupted", "restart", "interrupted", "process died"),
         ("paused", None, "paused", "waits for a person"),
         ("running", None, "running", ""),
     ],
@@ -103,8 +103,8 @@ def test_a_turn_ends_as_its_record_says(state, cause, outcome, end):
 
 PLAIN = [
     pytest.param((), (), False, "completed", id="nothing-left"),
-    pytest.param(("tools",), (), False, "open", id="work-left"),
-    pytest.param(("tools",), (), True, "cut off", id="work-left-and-overtaken"),
+    pytest.param(("tools",), (), False, "unfinished", id="work-left"),
+    pytest.param(("tools",), (), True, "unfinished", id="work-left-and-overtaken"),
     pytest.param(("tools",), (SeenTask(1, error="ValueError('x')"),), True, "failed", id="raised"),
     pytest.param(("tools",), (SeenTask(1, is_paused=True),), True, "paused", id="asks"),
 ]
@@ -220,6 +220,151 @@ def test_a_turn_that_died_before_its_first_checkpoint_shows_what_it_had_begun():
     second = told(turns, cut_off(), journals={2: {"c1": "unknown", "c2": "not run"}}).bands[1]
     assert names(second) == ["tools?"]
     assert results(second) == {"pay": "unknown", "mail": "not run"}
+
+
+# --- what was imported ---
+
+
+def imported(*tasks: SeenTask, pending: tuple[str, ...] = ()) -> list[SeenCheckpoint]:
+    """Two runs that turn 5 has brought along, made long before it."""
+    long_ago = [*chat(1, 5), *chat(4, 5, "k3")]
+    last = long_ago[-1]._replace(tasks=tasks, pending=pending)
+    return [one._replace(at=1.0 + place) for place, one in enumerate([*long_ago[:-1], last])]
+
+
+def test_what_was_imported_is_a_band_for_each_of_its_runs_with_their_own_times():
+    first, second = told([turn(5, "imported")], imported()).bands
+    assert [(band.token, band.part, band.outcome, band.left_as) for band in (first, second)] == [
+        (5, 1, "imported", "completed"),
+        (5, 2, "imported", "completed"),
+    ]
+    assert [(band.opened_at, band.seconds) for band in (first, second)] == [(1.0, 2.0), (4.0, 2.0)]
+    assert (first.lane, second.lane) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "left_as", "end"),
+    [
+        ((), "unfinished", "work left behind"),
+        ((SeenTask(5, is_paused=True),), "paused", "waits for a person"),
+        ((SeenTask(5, is_paused=True), SeenTask(5, is_resumed=True)), "unfinished", "work left behind"),
+        ((SeenTask(5, error="ValueError('x')"),), "failed", "ValueError('x')"),
+    ],
+)
+def test_what_an_imported_run_has_left_is_told_by_its_last_checkpoint(tasks, left_as, end):
+    band = told([turn(5, "imported")], imported(*tasks, pending=("tools",))).bands[-1]
+    assert (band.outcome, band.left_as, band.end, band.seconds) == ("imported", left_as, end, None)
+    assert names(band)[-1] == "tools?"
+
+
+def test_an_imported_run_of_one_input_is_a_whole_turn_and_durations_of_its_calls_are_not_those_of_the_copy():
+    checkpoints = [one._replace(token=5) for one in cut_off(SeenTask(5, answers=(SeenAnswer("c1"),), at=900.0))]
+    checkpoints[1] = checkpoints[1]._replace(tasks=(SeenTask(5, calls=(PAY, MAIL)),))
+    (band,) = told([turn(5, "imported")], checkpoints).bands
+    assert band.part == 0
+    assert [(call.name, call.result, call.seconds) for call in band.steps[-1].calls] == [
+        ("pay", "ok", None),
+        ("mail", "unknown", None),
+    ]
+
+
+def test_earlier_parts_of_an_imported_turn_are_folded_and_counted_as_parts():
+    story = told([turn(1), turn(5, "imported")], [*chat(7, 1), *imported()], limit=1)
+    assert story.folded is not None
+    assert (story.folded.turns, story.folded.parts) == (1, 1)
+    assert dict(story.folded.outcomes) == {"completed": 1}
+
+
+def test_a_turn_of_an_import_that_is_gone_is_still_told():
+    (band,) = told([turn(5, "imported")], []).bands
+    assert (band.outcome, band.left_as, band.steps) == ("imported", "unknown", ())
+
+
+# --- how long calls took, and who was late ---
+
+
+def test_a_call_took_from_its_ground_to_its_own_writes():
+    ground_at = 11.5
+    (band,) = told([turn(1)], [
+        *cut_off(SeenTask(1, answers=(SeenAnswer("c1"),), at=ground_at + 0.2),
+                 SeenTask(1, answers=(SeenAnswer("c2", is_error=True),), at=ground_at + 3)),
+        point("k4", "k3", 1, ran=("tools",)),
+    ]).bands  # fmt: skip
+    assert [round(call.seconds or 0, 3) for call in band.steps[-1].calls] == [0.2, 3.0]
+
+
+def test_a_call_of_a_resumed_turn_took_from_the_opening_of_that_turn():
+    tasks = (SeenTask(1, answers=(SeenAnswer("c2"),), at=11.7), SeenTask(2, answers=(SeenAnswer("c1"),), at=21.0))
+    turns = [turn(1, "interrupted", "restart"), turn(2, continues=1)]
+    _, second = told(turns, [*cut_off(*tasks), point("k4", "k3", 2, ran=("tools",))]).bands
+    assert [(call.result, call.seconds) for call in second.steps[0].calls] == [("ok", 1.0), ("kept", None)]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        SeenTask(1, answers=(SeenAnswer("c1"),)),
+        SeenTask(1, answers=(SeenAnswer("c1"),), at=1.0),
+        SeenTask(1, answers=(SeenAnswer("c1"), SeenAnswer("c2")), at=12.0),
+    ],
+    ids=["no time", "before its ground", "several at once"],
+)
+def test_where_nobody_knows_how_long_a_call_took_nothing_is_said(task):
+    (band,) = told([turn(1)], [*cut_off(task), point("k4", "k3", 1, ran=("tools",))]).bands
+    assert all(call.seconds is None for call in band.steps[-1].calls)
+
+
+def test_a_late_write_is_told_with_what_it_was():
+    late = (Refused(1, 1, "put_writes"), Refused(1, 2, "put"))
+    first, _ = told(
+        [turn(1, "superseded", "superseded", refused=late), turn(3)], [*chat(1, 1), *chat(4, 3, "k3")]
+    ).bands
+    assert (first.end, first.refused) == ("taken over by turn 3", "refused: a checkpoint and a result")
+    first, _ = told([turn(1, "unknown", refused=late[:1]), turn(3)], [*chat(1, 1), *chat(4, 3, "k3")]).bands
+    assert first.refused == "refused: a result, after turn 3 took over"
+
+
+# --- what a turn that was cut off had done, when its journal is gone ---
+
+
+def test_a_history_that_was_put_in_order_tells_of_recorded_results_and_of_unknown_ones():
+    given = SeenTask(2, answers=(SeenAnswer("c1", is_given=True), SeenAnswer("c2", outcome="unknown", is_given=True)))
+    checkpoints = [*cut_off(given), point("k4", "k3", 2, "update")]
+    first, second = told([turn(1, "interrupted", "restart"), turn(2)], checkpoints).bands
+    assert results(first) == {"pay": "ok", "mail": "unknown"}
+    assert (names(second), results(second)) == (["repair"], {"pay": "kept", "mail": "told"})
+
+
+def test_a_later_repair_that_holds_an_answer_says_nothing_of_who_gave_it():
+    whole = SeenTask(3, answers=(SeenAnswer("c1", is_given=True), SeenAnswer("c2", is_given=True)))
+    checkpoints = [*resumed(SeenAnswer("c1")), point("k5", "k4", 3, "update")]
+    checkpoints[3] = checkpoints[3]._replace(tasks=(whole,))
+    turns = [turn(1, "interrupted", "restart"), turn(2, continues=1), turn(3)]
+    assert results(told(turns, checkpoints).bands[0]) == {"pay": "unknown", "mail": "ok"}
+
+
+def test_what_a_journal_had_recorded_is_known_from_the_log_when_it_is_gone():
+    turns = [turn(1, "interrupted", "restart", gave=frozenset([call_mark("c1")])), turn(2, continues=1)]
+    answers = (SeenAnswer("c1"), SeenAnswer("c2", outcome="unknown"))
+    first, second = told(turns, [*cut_off(SeenTask(2, answers=answers)), point("k4", "k3", 2, ran=("tools",))]).bands
+    assert results(first) == {"pay": "ok", "mail": "unknown"}
+    assert results(second) == {"pay": "kept", "mail": "told"}
+
+
+def test_a_call_of_the_same_id_in_a_later_message_is_another_call():
+    turns = [turn(1, "interrupted", "restart", gave=frozenset([call_mark("c1")])), turn(2)]
+    checkpoints = [
+        *cut_off(),
+        point("k4", "k3", 2, "update", tasks=(SeenTask(2, calls=(PAY,)),)),
+        point("k5", "k4", 2, ran=("model",), tasks=(SeenTask(2, answers=(SeenAnswer("c1"),)),)),
+        point("k6", "k5", 2, ran=("tools",)),
+    ]
+    assert told(turns, checkpoints).bands[1].steps[-1].calls[0].result == "ok"
+
+
+def test_an_edit_leaves_nothing_behind_that_was_never_begun():
+    edit = point("k4", "k3", 0, "update", pending=("model",))
+    assert names(told([turn(1)], [*chat(1, 1), edit]).bands[1]) == ["update"]
 
 
 def test_steps_that_were_stored_as_one_have_the_calls_of_all():

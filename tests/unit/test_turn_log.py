@@ -11,7 +11,17 @@ import pytest
 
 from langgraph_turncheckpoint import StorageError, UnknownFormatError, _turn_log
 from langgraph_turncheckpoint._frames import encode_frame
-from langgraph_turncheckpoint._turn import Entry, LoggedTurn, Marked, Opened, Settled
+from langgraph_turncheckpoint._turn import (
+    TURN_STATES,
+    Entry,
+    Gave,
+    LoggedTurn,
+    Marked,
+    Opened,
+    Refused,
+    Settled,
+    call_mark,
+)
 from langgraph_turncheckpoint._turn_log import TurnLog, record_of
 from tests.system_calls import CODES, SystemCalls, calls_of, once, substituted
 
@@ -23,6 +33,8 @@ ENTRIES: list[Entry] = [
     Settled(1, 21, "superseded", "superseded"),
     Opened(3, 30, 0, "", known_end=True),
     Settled(3, 31, "completed", None),
+    Refused(2, 33, "put_writes"),
+    Gave(1, 34, (call_mark("c1"), call_mark("odd \ud800 id"))),
 ]
 
 
@@ -98,6 +110,9 @@ def test_entries_of_unknown_kinds_are_passed_over_and_counted(log):
         ["x", 1, 2],
         ["settled", 1, 2, "sleeping", None],
         ["settled", 1, 2, "failed", "x"],
+        ["refused", 1, 2, 3],
+        ["gave", 1, 2, ["text"]],
+        ["gave", 1, 2, None],
         7,
         ["opened", "1", 2],
     ]
@@ -170,5 +185,19 @@ def test_a_record_tells_times_in_utc_and_nothing_that_is_not_known():
         datetime(1970, 1, 1, 0, 0, 2, 0, timezone.utc),
     )
     assert (record.first_checkpoint_id, record.last_checkpoint_id, record.continues) == ("a", "b", 4)
+    assert (record.state, record.announced) == ("completed", True)
     record = record_of(LoggedTurn(Opened(5, 0), "unknown", None, None), None)
     assert (record.settled_at, record.first_checkpoint_id, record.last_checkpoint_id, record.continues) == (None,) * 4
+
+
+def test_what_a_plain_run_s_checkpoint_tells_is_its_state_and_is_marked_as_such():
+    record = record_of(LoggedTurn(Opened(5, 0), "unknown", None, None), ("a", "b"), "paused")
+    assert (record.state, record.announced) == ("paused", False)
+    record = record_of(LoggedTurn(Opened(5, 0), "imported", None, 1), ("a", "b"), "paused")
+    assert (record.state, record.announced) == ("imported", True)
+
+
+def test_every_state_can_be_shown_as_a_table():
+    for state in TURN_STATES:
+        table = record_of(LoggedTurn(Opened(5, 0), state, None, None), None)._repr_html_()
+        assert state in table

@@ -140,8 +140,8 @@ def token_not_synced() -> Iterator[None]:
     """The first write of a run does not wait for the run's token (T9)."""
     real = _commits.Commits._admit
 
-    def admit(held: Any, thread: Any, turn: Any, *, fsync: bool) -> None:
-        real(held, thread, turn, fsync=False)
+    def admit(held: Any, thread: Any, turn: Any, operation: str, *, fsync: bool) -> None:
+        real(held, thread, turn, operation, fsync=False)
 
     with _patched((_commits.Commits, "_admit", staticmethod(admit))):
         yield

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from langgraph_turncheckpoint import ThreadConflictError
+from langgraph_turncheckpoint._copy_plan import below, changed_versions, make_plan, parents_first
 from langgraph_turncheckpoint._same_values import Key, Seen, SeenWrite
-from langgraph_turncheckpoint._thread_copy import changed_versions, make_plan, parents_first
 
 
 def checkpoint(key: str, parent: str | None = None, *, writes: tuple[SeenWrite, ...] = (), ns: str = "") -> Seen:
@@ -29,19 +29,19 @@ ONE, TWO, THREE = checkpoint("1"), checkpoint("2", "1"), checkpoint("3", "2")
 
 
 def test_an_empty_destination_lacks_everything():
-    assert make_plan("t", thread(THREE, TWO, ONE), {}, same) == ([("", "1"), ("", "2"), ("", "3")], [], False)
+    assert make_plan("t", thread(THREE, TWO, ONE), {}, same) == ([("", "1"), ("", "2"), ("", "3")], [], False, 0)
 
 
 def test_half_of_it_lacks_the_other_half():
-    assert make_plan("t", thread(ONE, TWO, THREE), thread(ONE, THREE), same) == ([("", "2")], [], False)
+    assert make_plan("t", thread(ONE, TWO, THREE), thread(ONE, THREE), same) == ([("", "2")], [], False, 1)
 
 
 def test_all_of_it_lacks_nothing():
-    assert make_plan("t", thread(ONE, TWO), thread(ONE, TWO), same) == ([], [], False)
+    assert make_plan("t", thread(ONE, TWO), thread(ONE, TWO), same) == ([], [], False, 0)
 
 
 def test_newer_checkpoints_mean_that_it_has_gone_on():
-    assert make_plan("t", thread(ONE, TWO), thread(ONE, TWO, THREE), same) == ([], [], True)
+    assert make_plan("t", thread(ONE, TWO), thread(ONE, TWO, THREE), same) == ([], [], True, 0)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,37 @@ def test_a_checkpoint_that_differs_is_a_conflict():
         make_plan("t", thread(ONE, TWO), thread(ONE), different)
 
 
+INNER = checkpoint("2.5", ns="inner")
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        (thread(), []),
+        (thread(checkpoint("9")), []),  # nothing of the source is there: it may be another thread
+        (thread(ONE), []),  # a copy that was cut short
+        (thread(ONE, TWO), []),
+        (thread(ONE, THREE), []),  # what is missing has an older one in front of it
+        (thread(THREE), [("", "1"), ("", "2")]),
+        (thread(TWO), [("", "1")]),
+        (thread(THREE, checkpoint("4", "3")), [("", "1"), ("", "2")]),
+        (thread(INNER), []),  # a namespace of which nothing is there
+        (thread(INNER, checkpoint("4", "3")), [("", "1"), ("", "2"), ("", "3")]),
+    ],
+)
+def test_a_prune_may_have_taken_what_is_in_front_of_all_that_is_there(there, expected):
+    assert below(thread(ONE, TWO, THREE, INNER), there) == expected
+
+
+def test_what_is_left_out_is_not_missing_and_a_destination_without_it_may_have_gone_on():
+    source, gone = thread(ONE, TWO, THREE), [("", "1"), ("", "2")]
+    assert make_plan("t", source, thread(THREE), same, left_out=gone) == ([], [], False, 0)
+    assert make_plan("t", source, thread(THREE), same) == (gone, [], False, 2)
+    assert make_plan("t", source, thread(THREE, checkpoint("4", "3")), same, left_out=gone) == ([], [], True, 0)
+    with pytest.raises(ThreadConflictError, match="or do as I say"):
+        make_plan("t", source, thread(THREE, checkpoint("4", "3")), same, instead="do as I say")
+
+
 WRITE, OTHER, ASK, ASKED = (
     SeenWrite("task", "a", b"1"),
     SeenWrite("task", "a", b"2"),
@@ -78,7 +109,7 @@ WRITE, OTHER, ASK, ASKED = (
 )
 def test_missing_writes_are_put_and_special_ones_replaced(source, there, lacks):
     plan = make_plan("t", thread(checkpoint("1", writes=source)), thread(checkpoint("1", writes=there)), same)
-    assert plan == ([], [("", "1")] if lacks else [], False)
+    assert plan == ([], [("", "1")] if lacks else [], False, 0)
 
 
 @pytest.mark.parametrize(("source", "there"), [((), (WRITE,)), ((WRITE,), (OTHER,)), ((), (ASK,))])

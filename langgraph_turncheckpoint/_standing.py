@@ -1,0 +1,228 @@
+"""How a thread stands: whether its newest checkpoint can be read, what that leaves to do, and how a run ended that
+nobody announced the end of. Heads are read, and no value of a channel that holds more than which node comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from ._checkpoint_files import NamespaceFiles
+from ._loading import Head, LoadedFile, WriteMark
+from ._records import INDEX_TAG, BlobRef, Image, MalformedError, Section, parse_index
+from ._serde import ValueCodec
+from ._turn import Cause, LoggedTurn, TurnState, inferred_state
+from .errors import DamagedCheckpointError, RefusedValueError, UnknownFormatError
+
+#: How a thread stands: as its newest turn ended, or "damaged" if its newest checkpoint cannot be read for damage.
+ThreadState: TypeAlias = TurnState | Literal["damaged"]
+
+#: Why a checkpoint cannot be read.
+UNREADABLE: Final = (DamagedCheckpointError, UnknownFormatError, RefusedValueError)
+
+#: How often a look is repeated because the thread has moved under it.
+_LOOKS: Final = 8
+
+_NEXT: Final = "branch:to:"
+_JOIN: Final = "join:"
+_TASKS: Final = "__pregel_tasks"
+_INPUT: Final = "__start__"
+_ERROR: Final = "__error__"
+_INTERRUPT: Final = "__interrupt__"
+_RESUME: Final = "__resume__"
+
+
+class Left(NamedTuple):
+    """What a checkpoint leaves to do.
+
+    Attributes:
+        nodes: The nodes that come next; none once the graph is at its end.
+        waiting: Whether a person is asked first.
+    """
+
+    nodes: list[str]
+    waiting: bool
+
+
+class Standing(NamedTuple):
+    """How a thread stands.
+
+    Attributes:
+        state: How its newest turn ended. Where nobody announced that, or it only brought checkpoints from elsewhere,
+            what its newest checkpoint tells; "unknown" if that cannot be read, for want of a key, say.
+        cause: Why the turn ended before its work was done, if it did and somebody said so.
+        left: What the newest checkpoint leaves to do; `None` if it cannot be read, or there is none.
+        damage: What is wrong with the newest checkpoint, or empty.
+    """
+
+    state: ThreadState
+    cause: Cause | None = None
+    left: Left | None = None
+    damage: str = ""
+
+
+def left_of(file: LoadedFile) -> Left:
+    """What a checkpoint leaves to do.
+
+    Raises:
+        DamagedCheckpointError, RefusedValueError: It cannot be read.
+    """
+    head = file.head()
+    nodes = [name.removeprefix(_NEXT) for name in head.channels if name.startswith(_NEXT)]
+    nodes += [name.rpartition(":")[2] for name in head.channels if _is_joined(file, head, name)]
+    if _TASKS in head.channels:
+        tasks = file.value(head, _TASKS)
+        nodes += [str(getattr(task, "node", "?")) for task in (tasks if isinstance(tasks, (list, tuple)) else ())]
+    if _INPUT in head.channels:
+        nodes.append(_INPUT)
+    return Left(sorted(set(nodes)), is_asked(file.write_marks()))
+
+
+def is_asked(marks: Iterable[WriteMark]) -> bool:
+    """Whether a person is asked by what was written on a checkpoint, and has not answered.
+
+    Who is asked twice in one node has answered the first time: what was written last counts.
+    """
+    asked = False
+    for mark in marks:
+        if _INTERRUPT in mark.channels:
+            asked = True
+        elif _RESUME in mark.channels:
+            asked = False
+    return asked
+
+
+def ending(file: LoadedFile, token: int) -> TurnState:
+    """How a plain run ended, by the last checkpoint that it wrote, or wrote on; what others wrote there is not its.
+
+    "unknown" if that cannot be read.
+    """
+    try:
+        marks = [mark for mark in file.write_marks() if mark.token == token]
+        return inferred_state(
+            has_error=any(_ERROR in mark.channels for mark in marks),
+            is_waiting=is_asked(marks),
+            has_next=_has_next(file),
+        )
+    except UNREADABLE:
+        return "unknown"
+
+
+def ending_at_head(file: LoadedFile, newest: int) -> TurnState:
+    """How a thread's newest run ended, by the thread's newest checkpoint, whoever wrote it.
+
+    Args:
+        file: The checkpoint.
+        newest: The token of the newest turn there is a record of. An error that an older one met there is past.
+
+    Raises:
+        DamagedCheckpointError, RefusedValueError: It cannot be read.
+    """
+    marks = file.write_marks()
+    return inferred_state(
+        has_error=any(_ERROR in mark.channels and not 0 < mark.token < newest for mark in marks),
+        is_waiting=is_asked(marks),
+        has_next=_has_next(file),
+    )
+
+
+def _has_next(file: LoadedFile) -> bool:
+    """Whether nodes are left to run; tasks are counted, and what they are given is not read if that can be told."""
+    head = file.head()
+    updated = head.checkpoint.get("updated_channels")
+    if isinstance(updated, (list, tuple)) and _TASKS in updated:
+        return True
+    if any(name.startswith(_NEXT) or name == _INPUT for name in head.channels):
+        return True
+    if any(_is_joined(file, head, name) for name in head.channels):
+        return True
+    return updated is None and _TASKS in head.channels and bool(file.value(head, _TASKS))
+
+
+def _is_joined(file: LoadedFile, head: Head, channel: str) -> bool:
+    """Whether a channel lets a node run because all those that it waits for have."""
+    prefix, _, rest = channel.partition(":")
+    names, colon, _ = rest.rpartition(":")
+    if prefix + ":" != _JOIN or not colon:
+        return False
+    seen: Any = file.value(head, channel)
+    if isinstance(seen, (list, tuple)) and len(seen) == 2 and isinstance(seen[1], bool):
+        seen = seen[0] if seen[1] else ()  # of a node that is put off to the end
+    if not isinstance(seen, (set, frozenset, list, tuple)) or not seen:
+        return False
+    # A name may have a plus in it.
+    return all(isinstance(name, str) for name in seen) and len("+".join(seen)) == len(names)
+
+
+def standing(codec: ValueCodec, files: NamespaceFiles, turns: Sequence[LoggedTurn]) -> Standing:
+    """How a thread stands. Its newest checkpoint's head is read, and whether its pages are there.
+
+    Args:
+        codec: Reads heads.
+        files: The root namespace.
+        turns: The turns that its log tells of, newest first.
+    """
+    newest = turns[0] if turns else None
+    state: ThreadState = newest.state if newest is not None else "unknown"
+    cause = newest.cause if newest is not None else None
+    is_told = state not in {"unknown", "imported"}
+    for _ in range(_LOOKS):
+        head_id = files.head_id()
+        if head_id is None:
+            return Standing(state if is_told else "unknown", cause)
+        try:
+            file = _whole(codec, files, head_id)
+            if file is None:
+                continue  # removed under our eyes
+            left = left_of(file)
+            if not is_told:
+                state = ending_at_head(file, newest.opened.token if newest is not None else 0)
+            return Standing(state, cause, left)
+        except DamagedCheckpointError as error:
+            if files.head_id() == head_id:
+                return Standing("damaged", cause, None, str(error))
+        except (UnknownFormatError, RefusedValueError):
+            break
+    return Standing(state if is_told else "unknown", cause)
+
+
+def _whole(codec: ValueCodec, files: NamespaceFiles, checkpoint_id: str) -> LoadedFile | None:
+    image = files.read(checkpoint_id)
+    if image is None:
+        return None
+    if damage := image.damage or missing_page(files, checkpoint_id, image):
+        raise DamagedCheckpointError(files.file(checkpoint_id), damage)
+    return LoadedFile(codec, files, checkpoint_id, image)
+
+
+def missing_page(files: NamespaceFiles, checkpoint_id: str, image: Image) -> str:
+    """What of the pages of a checkpoint cannot be read, or empty. No value is decoded, and no key is needed."""
+    there = files.snapshot()
+    images = {checkpoint_id: image}
+    try:
+        waiting = [ref for section in _sections(image) for ref in _refs(checkpoint_id, section)]
+        seen = set(waiting)
+        while waiting:
+            ref = waiting.pop()
+            if ref.checkpoint_id not in images:
+                images[ref.checkpoint_id] = there.read_pages(ref.checkpoint_id)
+            blob = images[ref.checkpoint_id].blobs.get(ref.number)
+            if blob is None:
+                return f"page {ref.number} of {there.file(ref.checkpoint_id)} is missing"
+            if blob.tag == INDEX_TAG:
+                new = {part for part, _ in parse_index(blob.data, ref)} - seen
+                seen |= new
+                waiting += new
+    except (DamagedCheckpointError, MalformedError) as error:
+        return f"needs pages that cannot be read: {error}"
+    return ""
+
+
+def _sections(image: Image) -> list[Section]:
+    return [image.body, *(section for _, section in image.records)]
+
+
+def _refs(checkpoint_id: str, section: Section) -> list[BlobRef]:
+    """The pages that a section needs: its own, and those that it shares."""
+    own = [BlobRef(checkpoint_id, section.first_blob + position) for position in range(len(section.blobs))]
+    return [*own, *section.refs.unpacked()]

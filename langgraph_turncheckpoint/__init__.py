@@ -97,6 +97,7 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
+_MODULES = frozenset({"display", "errors", "guard", "inbox", "migration", "saver", "telemetry"})
 #: Where public names live that are no errors.
 _HOMES = {
     "Finding": "_verify",
@@ -116,11 +117,11 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, when it is first asked for."""
+    """A public name or module, when it is first asked for."""
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "errors":
-        return import_module(".errors", __name__)
     found = getattr(import_module(f".{_HOMES.get(name, 'errors')}", __name__), name)
     globals()[name] = found
     return found

@@ -116,7 +116,7 @@ _BECAUSE: Final[dict[Reason, str]] = {
     "superseded": "something newer took over the conversation",
     "limit": "the run reached its limit",
     "error": "the run ended with an error",
-    "cancelled": "the run was cancelled",
+    "cancelled": "the run was stopped from outside",
     "paused": "the run was paused and did not go on",
     "unknown": "the run ended for a reason that was not recorded",
 }
@@ -158,7 +158,7 @@ _MARKERS: Final[dict[Reason, str]] = {
     "superseded": "[The reply above was cut off: something newer took over.]",
     "limit": "[The reply above was cut off: the run reached its limit.]",
     "error": "[The reply above was cut off by an error.]",
-    "cancelled": "[The reply above was cut off: the run was cancelled.]",
+    "cancelled": "[The reply above was cut off: the run was stopped from outside.]",
     "paused": "[The reply above was cut off: the run was paused and did not go on.]",
     "unknown": "[The reply above was cut off; the reason was not recorded.]",
 }

@@ -4,9 +4,8 @@ It reads; nothing is written and no turn is looked at.
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -23,7 +22,6 @@ from ._records import (
     MalformedError,
     Sealed,
     Section,
-    pack_id,
     pack_refs,
     unpack_id,
 )
@@ -35,14 +33,6 @@ from .errors import DamagedCheckpointError, RefusedValueError, UnserializableVal
 COMPRESSED_BYTES: Final = 384
 _WINDOW_BITS: Final = 12
 _MEMORY_LEVEL: Final = 5
-
-#: The field of a writes record that tells when it was made, and what it cannot tell: 49 days.
-_SINCE: Final = 3
-_SINCE_LIMIT_MS: Final = 1 << 32
-#: From the epoch of UUIDs to 1970, in their unit, and how many of these make a nanosecond.
-_UUID_EPOCH: Final = 0x01B21DD213814000
-_UUID_TICK_NS: Final = 100
-_TIMED_ID: Final = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-6([0-9a-f]{3})-[0-9a-f]{4}-[0-9a-f]{12}")
 
 _PLAIN: Final = b"\x00"
 _COMPRESSED: Final = b"\x01"
@@ -404,45 +394,3 @@ def _unpacked_head(data: bytes | memoryview) -> Any:
     elif form != _PLAIN:
         raise MalformedError("a head of unknown form")
     return ormsgpack.unpackb(packed)
-
-
-def writes_fields(task_id: str, indexes: list[int], token: int, since_ms: int | None = None) -> list[Any]:
-    """The clear fields of a writes record; `since_ms` tells when it was made, if that is to be known."""
-    fields = [pack_id(task_id), indexes, token]
-    return fields if since_ms is None else [*fields, since_ms]
-
-
-def id_time_ns(checkpoint_id: str) -> int | None:
-    """When a checkpoint was made, in nanoseconds since 1970; `None` if its id is not one of LangGraph's, or of no time.
-
-    A home-made import's ids are of the same form, but older than any.
-    """
-    found = _TIMED_ID.fullmatch(checkpoint_id)
-    ticks = 0 if found is None else int("".join(found.groups()), 16)
-    return (ticks - _UUID_EPOCH) * _UUID_TICK_NS if ticks > _UUID_EPOCH else None
-
-
-def ms_since(checkpoint_id: str, at_ns: int) -> int | None:
-    """Milliseconds from when a checkpoint was made to a time; `None` where its id does not tell, or much too many.
-
-    Writes belong to a checkpoint that is a few seconds old, so the difference takes a byte to three where a time would
-    take nine.
-    """
-    made = id_time_ns(checkpoint_id)
-    since = -1 if made is None else (at_ns - made) // 1_000_000
-    return since if 0 <= since < _SINCE_LIMIT_MS else None
-
-
-def written_at(checkpoint_id: str, fields: Sequence[Any]) -> float | None:
-    """When a writes record was made, in seconds since 1970; `None` if it does not say: one of a store that does not
-    keep it, or of writes that were put long after their checkpoint, as a copy does.
-    """
-    made = id_time_ns(checkpoint_id)
-    if made is None or len(fields) <= _SINCE or type(fields[_SINCE]) is not int:
-        return None
-    return made / 1e9 + fields[_SINCE] / 1e3
-
-
-def checkpoint_fields(checkpoint_id: str, checkpoint_ns: str, parent_id: str | None, token: int) -> list[Any]:
-    """The clear fields of a checkpoint's body."""
-    return [pack_id(checkpoint_id), pack_id(checkpoint_ns), pack_id(parent_id), token]

@@ -316,9 +316,10 @@ def _apply(store: Store, step: Step) -> None:
     path = step.finding.path
     if not is_component("n", os.path.basename(_namespace_of(step))):
         if step.remedy is Remedy.LOG:
-            entries = TurnLog(os.path.dirname(path), fsync=store.fsync).read().entries
+            log = TurnLog(os.path.dirname(path), fsync=store.fsync)
+            kept = log.kept()
             set_aside(path, keep=False, fsync=store.fsync)
-            TurnLog(os.path.dirname(path), fsync=store.fsync).append(entries)
+            log.restore(kept)
         elif not is_live(path):
             set_aside(path, keep=False, fsync=store.fsync)
         return

@@ -15,10 +15,11 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langgraph.types import Overwrite, Send
 
 from ._checkpoint_files import NamespaceFiles
+from ._fields import id_time_ns, written_at
 from ._finalize import Facts
 from ._histories import METADATA_KEY
 from ._journal import journal_path, read_journal
-from ._loading import Head, LoadedFile, id_time_ns, written_at
+from ._loading import Head, LoadedFile
 from ._records import WRITES
 from ._store import READING_ATTEMPTS, Store
 from ._story import CallResult, Seen, SeenAnswer, SeenCall, SeenCheckpoint, SeenTask

@@ -21,18 +21,10 @@ from . import _events, _files
 from ._checkpoint_files import NamespaceFiles
 from ._commits import Target, WriteJob
 from ._encoder import Encoder
+from ._fields import checkpoint_fields, ms_since, writes_fields
 from ._layout import checkpoint_stem
 from ._ledger import HeldLedger
-from ._loading import (
-    Head,
-    LoadedFile,
-    checkpoint_fields,
-    encode_checkpoint,
-    encode_writes,
-    ms_since,
-    stored_nodes,
-    writes_fields,
-)
+from ._loading import Head, LoadedFile, encode_checkpoint, encode_writes, stored_nodes
 from ._records import NO_REFS, BlobRef, Image, Section
 from ._serde import ValueCodec
 from ._sharing import Known

@@ -54,14 +54,14 @@ class ThreadFiles:
     """
 
     def __init__(self, root: str, thread_id: str, *, fsync: bool) -> None:
-        self.thread_id, self._fsync = thread_id, fsync
+        self.thread_id, self.fsync = thread_id, fsync
         self.path = os.path.join(root, THREADS_NAME, thread_component(thread_id))
         self.ledger = Ledger(self.path, thread_id, fsync=fsync)
 
     def namespace(self, state: LedgerState, checkpoint_ns: str) -> NamespaceFiles:
         """One namespace of the thread's present life."""
         directory = f"{self.generation(state)}{os.sep}{namespace_component(checkpoint_ns)}"
-        return NamespaceFiles(directory, fsync=self._fsync)
+        return NamespaceFiles(directory, fsync=self.fsync)
 
     def namespaces(self, state: LedgerState) -> list[tuple[str, NamespaceFiles]]:
         """Every namespace of the thread's present life, by name."""
@@ -79,7 +79,7 @@ class ThreadFiles:
         generation = self.generation(state)
         names = sorted(_files.list_directory(generation))
         paths = [os.path.join(generation, name) for name in names if is_component("n", name)]
-        return [NamespaceFiles(path, fsync=self._fsync) for path in paths]
+        return [NamespaceFiles(path, fsync=self.fsync) for path in paths]
 
     def generation(self, state: LedgerState) -> str:
         """The directory of the thread's present life."""
@@ -108,7 +108,7 @@ class ThreadFiles:
             # A copy that was killed may have left a later generation behind, whole or half.
             state = state._replace(generation=max(state.generation, self._unused_generation()))
             # Empty as it is, it tells a ledger that was lost from one that was never written.
-            _files.make_directory(self.generation(state), fsync=self._fsync)
+            _files.make_directory(self.generation(state), fsync=self.fsync)
             self._start_generation(held, state)
             self.remove_old_generations(held)
             return True
@@ -149,7 +149,7 @@ class ThreadFiles:
                 with suppress(StorageError):  # the next copy or delete removes what stays
                     _files.remove_tree(target)
                 raise
-            if self._fsync:
+            if self.fsync:
                 _files.sync_directory(self.path)
             self._start_generation(held, state)
             self.remove_old_generations(held)
@@ -162,7 +162,7 @@ class ThreadFiles:
                 _files.remove_tree(os.path.join(self.path, name))
 
     def _start_generation(self, held: HeldLedger, state: LedgerState) -> None:
-        held.write_twice(state, fsync=self._fsync)
+        held.write_twice(state, fsync=self.fsync)
 
     def _unused_generation(self) -> int:
         """A generation above every directory that is there."""
@@ -172,7 +172,7 @@ class ThreadFiles:
     def _merge(self, namespaces: list[NamespaceFiles], state: LedgerState) -> None:
         for files in namespaces:
             path = os.path.join(self.generation(state), os.path.basename(files.path))
-            target = NamespaceFiles(path, fsync=self._fsync)
+            target = NamespaceFiles(path, fsync=self.fsync)
             if not target.bounds():
                 self._copy_tree(files.path, target.path)
                 continue
@@ -191,8 +191,8 @@ class ThreadFiles:
             if _files.is_directory(path):
                 self._copy_tree(path, copy)
             elif not name.endswith(TEMPORARY_SUFFIX) and ticket_number(name) is None:
-                _files.copy_file(path, copy, fsync=self._fsync)
-        if self._fsync:
+                _files.copy_file(path, copy, fsync=self.fsync)
+        if self.fsync:
             _files.sync_directory(target)
             _files.sync_directory(os.path.dirname(target))
 

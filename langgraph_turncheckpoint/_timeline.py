@@ -1,10 +1,8 @@
 """From what was read of a thread to what a picture of it says: which turn did what, how it ended, what became of each
 tool call. Decisions only; nothing is read here, and nothing is drawn.
 
-How long a tool took that ran beside others is told by the time in its record of writes: LangGraph stores the writes of
-each task by themselves as soon as it is done, for plain runs and guarded ones alike, and before the super-step has its
-checkpoint. A journal would know it of guarded turns only, and is removed once what it records is in the history. The
-record holds milliseconds since its checkpoint was made, one byte to five. Where a task gave several answers at once,
+How long a tool took that ran beside others is told by the time in its record of writes; a journal would know it of
+guarded turns only, and is removed once what it records is in the history. Where a task gave several answers at once,
 nobody knows how long each call took, and nothing is said.
 """
 

@@ -4,7 +4,8 @@ entries is decided in `_turn`; who may write here holds the thread's lock.
     <generation>/turns      frames: a header, then one entry per beginning and end; and what else is to be told of a
                             turn: late writes that were refused, results that its journal had when it was removed
 
-It is not synced: power loss may take the newest entries along, which costs information and nothing else.
+It is not synced: power loss may take the newest entries along, which costs information and nothing else. An entry of a
+kind that is not known is a later version's: it is passed over, and kept.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ TURNS_KEPT: Final = 1000
 
 _KIND: Final = "turns"
 _HEADER: Final = encode_frame(ormsgpack.packb([_KIND, LOG_VERSION]))
-#: The last entry is in here, with the longest checkpoint id there can be.
+#: The last entry is in here, with the longest checkpoint id there can be. One with many results may be longer; then
+#: the next writer reads the whole log to find its end.
 _TAIL_BYTES: Final = 512
+
+_KINDS: Final = frozenset({"opened", "marked", "settled", "refused", "gave"})
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -103,7 +107,7 @@ class LogContent(NamedTuple):
     """What of a log can be believed.
 
     Attributes:
-        entries: The sound entries, in order.
+        entries: The sound entries of known kinds, in order.
         end: Where the next entry goes.
         damaged: How many stretches were passed over.
     """
@@ -113,12 +117,19 @@ class LogContent(NamedTuple):
     damaged: int
 
 
+class Kept(NamedTuple):
+    """A sound entry as it is stored, whether its kind is known or not, and the token of its turn."""
+
+    token: int
+    frame: bytes
+
+
 class TurnLog:
     """The log in one generation's directory, which exists.
 
     Args:
         generation_dir: The directory.
-        fsync: Whether a rewritten log waits for the disk.
+        fsync: Whether a log that is rewritten waits for the disk: else power loss may take it all.
     """
 
     def __init__(self, generation_dir: str, *, fsync: bool) -> None:
@@ -143,10 +154,18 @@ class TurnLog:
                 self._replace(data, fsync=False)
             return
         if ends.size + len(data) > LOG_LIMIT_BYTES:
-            self._replace(b"".join(map(_encoded, _newest(self.read().entries))) + data, fsync=self._fsync)
+            self._replace(b"".join(_newest(self.kept())) + data, fsync=self._fsync)
             return
         at = ends.size if ends.head == _HEADER and _ends_whole(ends.tail) else self.read().end
         _files.append_file(self.path, data, at=at, fsync=False)
+
+    def restore(self, kept: Sequence[Kept]) -> None:
+        """Put back what was sound in a log that was taken away.
+
+        Raises:
+            StorageError: The system refused.
+        """
+        self._replace(b"".join(each.frame for each in kept), fsync=self._fsync)
 
     def read(self) -> LogContent:
         """Everything sound in the log; empty if there is none.
@@ -154,21 +173,38 @@ class TurnLog:
         Raises:
             UnknownFormatError: It is of a newer format.
         """
-        data = _files.read_file(self.path) or b""
-        frames = split_frames(data)
-        entries, unreadable = [], 0
+        entries: list[Entry] = []
+        found = self._look(entries, [])
+        return LogContent(entries, *found)
+
+    def kept(self) -> list[Kept]:
+        """Everything sound in the log, as it is stored.
+
+        Raises:
+            UnknownFormatError: It is of a newer format.
+        """
+        kept: list[Kept] = []
+        self._look([], kept)
+        return kept
+
+    def _look(self, entries: list[Entry], kept: list[Kept]) -> tuple[int, int]:
+        """Where the next entry goes, and how many stretches were passed over."""
+        frames = split_frames(_files.read_file(self.path) or b"")
+        unreadable = 0
         for payload in frames.payloads:
             try:
                 fields = ormsgpack.unpackb(payload)
                 if fields[0] == _KIND:
                     self._check_version(fields[1])
                     continue
-                entry = _decoded(fields)
+                token, entry = _token_of(fields), _decoded(fields)
             except (ValueError, TypeError, IndexError, KeyError):
                 unreadable += 1
                 continue
-            entries.append(entry)
-        return LogContent(entries, frames.end, len(frames.damaged) + unreadable)
+            kept.append(Kept(token, encode_frame(payload)))
+            if entry is not None:
+                entries.append(entry)
+        return frames.end, len(frames.damaged) + unreadable
 
     def _check_version(self, version: int) -> None:
         if version > LOG_VERSION:
@@ -184,20 +220,20 @@ def _ends_whole(tail: bytes) -> bool:
     return last >= 0 and split_frames(tail[last:]).end == len(tail) - last
 
 
-def _newest(entries: Sequence[Entry]) -> list[Entry]:
+def _newest(entries: Sequence[Kept]) -> list[bytes]:
     """The entries of the newest turns, and no more than half of what a log may hold."""
     tokens = sorted({entry.token for entry in entries}, reverse=True)[:TURNS_KEPT]
     sizes = dict.fromkeys(tokens, 0)
-    for entry in entries:
-        if entry.token in sizes:
-            sizes[entry.token] += len(_encoded(entry))
+    for token, frame in entries:
+        if token in sizes:
+            sizes[token] += len(frame)
     kept, room = set(), LOG_LIMIT_BYTES // 2
     for token in tokens:
         room -= sizes[token]
         if room < 0:
             break
         kept.add(token)
-    return [entry for entry in entries if entry.token in kept]
+    return [entry.frame for entry in entries if entry.token in kept]
 
 
 def _encoded(entry: Entry) -> bytes:
@@ -215,10 +251,20 @@ def _encoded(entry: Entry) -> bytes:
     return encode_frame(ormsgpack.packb(fields))
 
 
-def _decoded(fields: Any) -> Entry:
+def _token_of(fields: Any) -> int:
+    kind, token = fields[0], fields[1]
+    if not isinstance(kind, str) or type(token) is not int:
+        raise TypeError("no entry of a turn")
+    return token
+
+
+def _decoded(fields: Any) -> Entry | None:
+    """The entry; `None` if its kind is not known."""
+    if fields[0] not in _KINDS:
+        return None
     kind, token, at_ns, *rest = fields
-    if not isinstance(token, int) or not isinstance(at_ns, int):
-        raise TypeError("no turn")
+    if not isinstance(at_ns, int):
+        raise TypeError("no time")
     if kind == "opened":
         continues, start, known_end = rest
         return Opened(token, at_ns, int(continues), unpack_id(start), bool(known_end))
@@ -237,7 +283,7 @@ def _decoded(fields: Any) -> Entry:
         (calls,) = rest
         if all(isinstance(call, bytes) for call in calls):
             return Gave(token, at_ns, tuple(calls))
-    raise ValueError("an entry of an unknown kind")
+    raise ValueError("an entry that makes no sense")
 
 
 def record_of(turn: LoggedTurn, checkpoints: tuple[str, str] | None, inferred: TurnState = "unknown") -> TurnRecord:

@@ -182,7 +182,7 @@ class TurnStore:
 
     @property
     def _names_threads(self) -> bool:
-        # With an encrypting serializer nothing but ids of checkpoints, order and sizes is readable.
+        # With an encrypting serializer nothing but ids of checkpoints, order, sizes and times is readable.
         return getattr(self._serde, "cipher", None) is None
 
     def check_turn(self, thread_id: str, turn: Turn) -> None:

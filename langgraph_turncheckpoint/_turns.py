@@ -281,7 +281,7 @@ def _open(held: HeldLedger, wish: Wish, *, busy: bool, fsync: bool, at_ns: int) 
     except BaseException:
         _discard(turn.journal)
         raise
-    _log(thread, state, *_superseded(older, at_ns, busy=busy), opened, fsync=fsync)
+    _log(thread, state, *_superseded(older, at_ns, busy=busy), opened)
     return turn
 
 
@@ -313,8 +313,8 @@ def _superseded(older: LedgerState, at_ns: int, *, busy: bool) -> tuple[Settled,
     return (Settled(older.token, at_ns, "superseded", "superseded"),) if busy else ()
 
 
-def _log(thread: ThreadFiles, state: LedgerState, *entries: Entry, fsync: bool = False, create: bool = True) -> None:
-    log = TurnLog(thread.generation(state), fsync=fsync)
+def _log(thread: ThreadFiles, state: LedgerState, *entries: Entry, create: bool = True) -> None:
+    log = TurnLog(thread.generation(state), fsync=thread.fsync)
     try:
         log.append(entries, create=create)
     except StorageError as error:  # a newer log's format, too
@@ -348,7 +348,7 @@ def open_run(thread: ThreadFiles, *, fsync: bool, base: str = "", clock_ns: Call
             generation, at_ns = thread.generation(state), clock_ns()
             held.make_directory(generation, fsync=fsync)
             busy = is_live(journal_path(generation, older.token))
-            _log(thread, state, *_superseded(older, at_ns, busy=busy), Opened(state.token, at_ns), fsync=fsync)
+            _log(thread, state, *_superseded(older, at_ns, busy=busy), Opened(state.token, at_ns))
     if busy:
         _events.taken_over(thread.thread_id, older.token, state.token, "interrupt")
     return Turn(state.token, durable=False)
@@ -398,7 +398,7 @@ def mark_run(
             held.sync()
             turn.durable = True
         turn.journal = _new_journal(thread, generation, opened, names_thread=names_thread, fsync=fsync)
-        _log(thread, state, Marked(opened.token, opened.at_ns, continues, start), fsync=fsync)
+        _log(thread, state, Marked(opened.token, opened.at_ns, continues, start))
         return turn.journal
 
 

@@ -21,6 +21,7 @@ LAYERS: Final[Mapping[str, tuple[str, ...]]] = {
         "_layout",
         "_turn",
         "_records",
+        "_fields",
         "_frames",
         "_sharing",
         "_encoder",

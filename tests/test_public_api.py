@@ -55,6 +55,12 @@ def test_a_name_that_is_not_there_is_no_attribute():
         langgraph_turncheckpoint.TurnCheckpointer  # type: ignore[attr-defined]  # noqa: B018
 
 
+def test_the_public_modules_are_attributes_of_the_package():
+    code = "import langgraph_turncheckpoint as p; print(p.guard.__name__, p.telemetry.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "langgraph_turncheckpoint.guard langgraph_turncheckpoint.telemetry"
+
+
 def test_importing_the_package_imports_nothing_until_it_is_asked_for():
     """So that the command can tell of a Ctrl-C while it imports, and an app pays for what it uses."""
     code = "import sys, langgraph_turncheckpoint as p; print([m for m in sys.modules if m.startswith(('lang', 'p.'))])"

@@ -293,7 +293,7 @@ def test_a_breakpoint_that_a_run_goes_on_from_leaves_it_completed(saver, way, ef
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_cancelled_task_is_told_of_as_cancelled(tmp_path, way, effects):
+async def test_a_cancelled_task_is_told_of_as_stopped_from_outside(tmp_path, way, effects):
     reached = asyncio.Event()
 
     async def wait() -> None:
@@ -309,7 +309,7 @@ async def test_a_cancelled_task_is_told_of_as_cancelled(tmp_path, way, effects):
             await task
         found = (await graph.ainvoke(asked("next"), thread()))["messages"]
     (answer,) = [m for m in found if isinstance(m, ToolMessage)]
-    assert "left no result: the run was cancelled. Its outcome is unknown" in answer.text
+    assert "left no result: the run was stopped from outside. Its outcome is unknown" in answer.text
     assert [note["cause"] for note in notes(found)] == ["unknown"]
 
 
@@ -342,6 +342,23 @@ def test_a_message_added_by_hand_behind_an_open_call_finds_it_answered(saver, wa
     graph.update_state(thread(), asked("by the way"))
     graph.invoke(None, thread())
     assert in_order(model, graph)
+    assert effects.names == ["pay"]
+
+
+def test_a_message_added_by_hand_behind_an_open_call_finds_it_answered_by_the_next_model_call_of_a_guarded_node(
+    saver, effects
+):
+    """Nothing is due after it, so no node runs in which the guard could see it."""
+    model = Speaker(script=by_prompt(go=[calling("pay")]))
+    graph = guarded("node", saver, model, [effects.tool("pay", stopping_once())])
+    with pytest.raises(KeyboardInterrupt):
+        graph.invoke(asked("go"), thread(), durability="sync")
+    graph.update_state(thread(), asked("by the way"))
+    graph.invoke(None, thread())
+    assert len(model.seen) == 1
+    graph.invoke(asked("next"), thread())
+    assert in_order(model, graph)
+    assert outcomes(history(graph)) == {"c0": "unknown"}
     assert effects.names == ["pay"]
 
 

@@ -11,6 +11,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import interrupt
 
 from langgraph_turncheckpoint import DamageWarning, MigrationError, StorageError, TurnCheckpointSaver
 from langgraph_turncheckpoint._layout import checkpoint_id_of
@@ -195,6 +196,24 @@ def test_what_was_copied_before_the_damage_stays_and_is_no_conflict(store):
     assert listed(other, "talk-0") == before
 
 
+def test_writes_that_were_copied_before_the_damage_stay_and_are_no_conflict(store):
+    other = InMemorySaver()
+    migrate(store, other)
+    before = listed(other, "talk-0")
+    for path in files_of(store, "talk-0"):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-3] + bytes([whole[-3] ^ 0x55]) + whole[-2:])
+        if len(readable(store, "talk-0")) == len(files_of(store, "talk-0")):
+            (thread,) = migrate(store, other, thread_ids=["talk-0"]).threads
+            assert (thread.state, thread.copied) == ("unchanged", 0)
+            assert [each.part for each in thread.unreadable] == ["writes"]
+            assert listed(other, "talk-0") == before
+            break
+        path.write_bytes(whole)
+    else:
+        raise AssertionError("no checkpoint has writes")
+
+
 def test_damage_in_the_destination_is_mended_by_another_migration(store, tmp_path):
     ours = TurnCheckpointSaver(tmp_path / "ours", fsync=False)
     migrate(store, ours)
@@ -220,10 +239,32 @@ def test_a_damaged_namespace_whose_name_is_lost_is_told(tmp_path):
     root = {path for path in Path(store.path).rglob("*.ckpt") if checkpoint_id_of(path.name) in readable_root(store)}
     nested = [path for path in Path(store.path).rglob("*.ckpt") if path not in root]
     assert nested
+    copied_before = InMemorySaver()
+    migrate(store, copied_before)
     for path in nested:
         spoil(path)
     (thread,) = migrate(store, InMemorySaver()).threads
     assert {each.checkpoint_id for each in thread.unreadable} == {id_of(path) for path in nested}
+    assert {each.checkpoint_ns for each in thread.unreadable} == {None}
+    assert migrate(store, copied_before).threads[0].state == "unchanged"
+
+
+def test_whether_a_copy_goes_back_is_not_told_by_a_namespace_whose_name_is_lost(tmp_path):
+    store = TurnCheckpointSaver(tmp_path / "store", fsync=False)
+    inner: StateGraph[Any] = StateGraph(MessagesState)
+    inner.add_node("ask", lambda state: {"messages": [interrupt("?")]})
+    inner.add_edge(START, "ask")
+    builder: StateGraph[Any] = StateGraph(MessagesState)
+    builder.add_node("a long name " * 20, inner.compile())
+    builder.add_edge(START, "a long name " * 20)
+    builder.compile(checkpointer=store).invoke({"messages": [("user", "hi")]}, {"configurable": {"thread_id": "1"}})
+    newest = max(Path(store.path).rglob("*.ckpt"), key=id_of)  # of the subgraph, which waits
+    assert id_of(newest) not in readable_root(store)
+    for path in newest.parent.glob("*.ckpt"):
+        spoil(path)
+    (thread,) = migrate(store, InMemorySaver()).threads
+    assert (thread.goes_back, bool(thread.unreadable)) == (False, True)
+    assert "the newest among them" not in thread.damage
 
 
 def readable_root(saver: TurnCheckpointSaver) -> set[str]:

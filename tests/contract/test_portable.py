@@ -287,6 +287,19 @@ def test_an_import_does_not_overwrite_another_thread(tmp_path, file):
     assert listed(ours, "fork-0") == before
 
 
+def test_a_thread_that_was_pruned_gets_it_back_from_its_file_if_that_is_asked_for(tmp_path, file):
+    ours = savers(tmp_path, "ours")
+    total = import_thread(file, ours).checkpoints
+    ours.prune(["fork-0"])
+    left = listed(ours, "fork-0").keys()
+    thread = import_thread(file, ours)
+    assert (thread.state, thread.copied, thread.pruned) == ("unchanged", 0, total - len(left))
+    assert listed(ours, "fork-0").keys() == left
+    thread = import_thread(file, ours, restore_pruned=True)
+    assert (thread.state, thread.copied) == ("continued", total - len(left))
+    assert len(listed(ours, "fork-0")) == total
+
+
 async def test_the_async_twins_do_the_same(tmp_path):
     ours = savers(tmp_path, "ours")
     talk(ours, "talk-0")
@@ -294,3 +307,6 @@ async def test_the_async_twins_do_the_same(tmp_path):
     back = InMemorySaver()
     assert (await aimport_thread(tmp_path / "x.jsonl", back)).state == "copied"
     assert back.get_tuple(config_of("talk-0")) is not None
+    ours.prune(["talk-0"])
+    assert (await aimport_thread(tmp_path / "x.jsonl", ours)).copied == 0
+    assert (await aimport_thread(tmp_path / "x.jsonl", ours, restore_pruned=True)).copied > 0

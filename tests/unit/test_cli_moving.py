@@ -84,6 +84,21 @@ def test_a_file_that_is_there_stays_unless_it_is_to_be_replaced(invoke, store, t
     assert invoke("export", store, cut.WHOLE, tmp_path / "t.jsonl", "--overwrite").exit_code == 0
 
 
+def test_what_was_pruned_comes_from_an_exported_file_only_if_that_is_asked_for(invoke, store, tmp_path):
+    invoke("export", store, cut.WHOLE, tmp_path / "t.jsonl")
+    before = len([*TurnCheckpointSaver(store).list(cut.config(cut.WHOLE))])
+    TurnCheckpointSaver(store).prune([cut.WHOLE])
+    result = invoke("import", store, tmp_path / "t.jsonl")
+    assert result.exit_code == 0
+    left_out = f"0 of {before} checkpoints put now; {before - 1} pruned there left out"
+    assert result.stdout == f"{cut.WHOLE}: {left_out}\n--restore-pruned brings back what was pruned\n"
+    facts = threads(invoke("import", store, tmp_path / "t.jsonl", "--json"))[0]
+    assert (facts["pruned"], facts["copied"]) == (before - 1, 0)
+    result = invoke("import", store, tmp_path / "t.jsonl", "--restore-pruned")
+    assert (result.exit_code, "left out" in result.stdout) == (0, False)
+    assert len([*TurnCheckpointSaver(store).list(cut.config(cut.WHOLE))]) == before
+
+
 @pytest.mark.parametrize("spoiled", ["cut", "changed", "other", "missing"])
 def test_a_file_that_is_not_what_was_exported_is_refused_and_nothing_is_made(invoke, store, tmp_path, spoiled):
     path = tmp_path / "t.jsonl"

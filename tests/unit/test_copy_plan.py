@@ -86,6 +86,28 @@ def test_a_prune_may_have_taken_what_is_in_front_of_all_that_is_there(there, exp
     assert below(thread(ONE, TWO, THREE, INNER), there) == expected
 
 
+CALL = "sub:11111111-2222-3333-4444-555555555555"
+INSIDE, INSIDE_TOO = checkpoint("1.1", ns=CALL), checkpoint("1.2", "1.1", ns=CALL)
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"),
+    [
+        (thread(TWO), [("", "1"), (CALL, "1.1"), (CALL, "1.2")]),
+        (thread(TWO, INSIDE), [("", "1"), (CALL, "1.2")]),  # a removal was cut short: it begins with the newest
+        (thread(ONE), []),  # a copy that was cut short
+        (thread(ONE, TWO), []),
+        (thread(INSIDE), []),
+    ],
+)
+def test_a_prune_may_have_taken_a_whole_call_of_a_subgraph_that_nothing_comes_back_to(there, expected):
+    assert below(thread(ONE, TWO, INSIDE, INSIDE_TOO), there) == expected
+
+
+def test_a_subgraph_that_keeps_its_state_is_never_taken_for_one():
+    assert below(thread(ONE, TWO, checkpoint("1.1", ns="inner")), thread(TWO)) == [("", "1")]
+
+
 def test_what_is_left_out_is_not_missing_and_a_destination_without_it_may_have_gone_on():
     source, gone = thread(ONE, TWO, THREE), [("", "1"), ("", "2")]
     assert make_plan("t", source, thread(THREE), same, left_out=gone) == ([], [], False, 0)
@@ -116,6 +138,13 @@ def test_missing_writes_are_put_and_special_ones_replaced(source, there, lacks):
 def test_foreign_writes_are_a_conflict(source, there):
     with pytest.raises(ThreadConflictError, match="pending writes"):
         make_plan("t", thread(checkpoint("1", writes=source)), thread(checkpoint("1", writes=there)), same)
+
+
+def test_writes_that_the_source_has_lost_are_no_conflict():
+    source, there = thread(checkpoint("1", writes=(WRITE,))), thread(checkpoint("1", writes=(WRITE, ASK)))
+    assert make_plan("t", source, there, same, half_read=[("", "1")]) == ([], [], False, 0)
+    with pytest.raises(ThreadConflictError, match="pending writes"):
+        make_plan("t", source, there, same, half_read=[("", "2")])
 
 
 def test_parents_come_first_even_where_their_ids_are_greater():

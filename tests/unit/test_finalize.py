@@ -120,9 +120,7 @@ def test_texts_claim_no_more_than_is_known(outcome, cause, error):
     assert len(text) < WORDING_LIMIT
     assert not re.search(r"succe(ss|ed)", lower)
     if cause != "user":
-        assert "user" not in lower
-    if cause not in {"user", "cancelled"}:
-        assert "cancel" not in lower
+        assert not re.search(r"user|cancel", lower)
     if cause != "restart":
         assert "restart" not in lower
     if outcome not in TOLD_NOT_RUN:

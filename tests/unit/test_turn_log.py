@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from datetime import datetime, timezone
+from pathlib import Path
 
 import ormsgpack
 import pytest
 
-from langgraph_turncheckpoint import StorageError, UnknownFormatError, _turn_log
+from langgraph_turncheckpoint import StorageError, TurnCheckpointSaver, UnknownFormatError, _turn_log
 from langgraph_turncheckpoint._frames import encode_frame
 from langgraph_turncheckpoint._turn import (
     TURN_STATES,
@@ -103,11 +104,13 @@ def test_a_newer_log_is_refused_and_not_touched(log):
     assert size(log) == before
 
 
-def test_entries_of_unknown_kinds_are_passed_over_and_counted(log):
+def test_entries_that_make_no_sense_are_passed_over_and_counted(log):
     log.append(ENTRIES[:1])
     junk = [
         ["opened"],
-        ["x", 1, 2],
+        ["x"],
+        ["x", "1", 2],
+        [1, 1, 2],
         ["settled", 1, 2, "sleeping", None],
         ["settled", 1, 2, "failed", "x"],
         ["refused", 1, 2, 3],
@@ -120,6 +123,37 @@ def test_entries_of_unknown_kinds_are_passed_over_and_counted(log):
         file.write(b"".join(encode_frame(ormsgpack.packb(entry)) for entry in junk))
     log.append(ENTRIES[1:2])
     assert log.read() == (ENTRIES[:2], size(log), len(junk))
+
+
+def test_entries_of_kinds_that_a_later_version_knows_are_passed_over_and_kept(log, monkeypatch):
+    later = [encode_frame(ormsgpack.packb(fields)) for fields in (["noted", 8, 2, "more"], ["x", 9])]
+    log.append(ENTRIES[:1])
+    with open(log.path, "ab") as file:
+        file.write(b"".join(later))
+    assert log.read() == (ENTRIES[:1], size(log), 0)
+    log.restore(log.kept())
+    assert log.read() == (ENTRIES[:1], size(log), 0)
+    monkeypatch.setattr(_turn_log, "LOG_LIMIT_BYTES", size(log) + 1)
+    log.append([Opened(10, 1)])
+    assert log.read().entries == [Opened(10, 1)]  # it was rewritten, with the newest
+    assert b"".join(later) in Path(log.path).read_bytes()
+
+
+def test_a_log_that_is_rewritten_is_synced_whoever_appends(tmp_path, monkeypatch):
+    monkeypatch.setattr(_turn_log, "LOG_LIMIT_BYTES", 4 << 10)
+    saver = TurnCheckpointSaver(tmp_path / "s")
+    config = {"configurable": {"thread_id": "t"}}
+    with substituted(SystemCalls()) as calls:
+        for _ in range(60):
+            with saver.turn(config):
+                pass
+            saver.cancel_turn("t")
+    moved = [n for n, (name, path) in enumerate(calls.calls) if name == "replace" and path.endswith("turns.tmp")]
+    assert len(moved) > 3
+    for at in moved[1:]:  # the first has made the log, and may go with it
+        begun = max(n for n in range(at) if calls.names[n] == "open")
+        assert {"fsync", "fdatasync"} & set(calls.names[begun:at])
+        assert calls.names[at + 1] == "fsync"
 
 
 def test_a_log_keeps_the_newest_turns_within_its_limit(log, monkeypatch):

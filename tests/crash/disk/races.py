@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from langgraph_turncheckpoint._checkpoint_files import NamespaceFiles, load_file
-from langgraph_turncheckpoint._loading import checkpoint_fields
+from langgraph_turncheckpoint._fields import checkpoint_fields
 from langgraph_turncheckpoint._records import NO_REFS, Sealed, Section
 from langgraph_turncheckpoint.errors import StorageError
 from tests.crash.disk.filesystem import Disk

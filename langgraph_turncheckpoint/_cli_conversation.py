@@ -4,6 +4,8 @@ the store. Nothing is printed here, nothing is written, and no graph is needed.
 
 from __future__ import annotations
 
+import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,15 +17,17 @@ from langgraph.graph.message import add_messages
 from ._checkpoint_files import NamespaceFiles
 from ._cli_facts import INNER, created_at
 from ._cli_values import LookingSaver
+from ._evidence import lost_prompts
 from ._histories import METADATA_KEY
 from ._inbox_files import InboxFiles
 from ._repair import RepairRules, planned_history, why_left
+from ._running import load_transcript
 from ._standing import UNREADABLE, Left, ThreadState, left_of
 from ._store import Loaded, Store
 from ._tool_calls import calls_of
 from ._turn import LedgerState
 from ._turn_log import TurnRecord
-from .errors import UnknownFormatError
+from .errors import DamageWarning, UnknownFormatError
 
 #: How many of the newest turns are looked at to tell which message is of which turn.
 TURNS_TOLD_APART: Final = 200
@@ -38,7 +42,8 @@ class CallLine:
         name: Its tool.
         args: Its arguments; a string where they could not be parsed.
         outcome: "ok" or "error" as the tool said; what the guard says of it ("recorded", "unknown", "not_run", ...);
-            "waiting" for a person; "running"; "open" if there is no answer.
+            "returned" if it has a result that the history gets once the run goes on; else "waiting" for a person,
+            "running", or "open" if there is no answer.
     """
 
     id: str
@@ -123,15 +128,16 @@ def conversation(
     file = store.file(files, loaded.checkpoint_id)
     left = Left([], waiting=False) if file is None else left_of(file)
     records = saver.turns(thread_id, limit=TURNS_TOLD_APART)[::-1]
-    shown, note = stored, ""
+    shown, note, returned = stored, "", frozenset[str]()
     if stored is not None and checkpoint_id is None and not as_stored:
-        shown, note = _finalized(saver, thread_id, loaded, stored, rules)
+        shown, note, returned = _finalized(saver, thread_id, loaded, stored, rules)
     lines = None
     if shown is not None:
         turns = _turns_of(store, files, records, stored or [], key)
         busy = bool(records) and records[-1].state == "running"
         open_calls = "waiting" if left.waiting else "running" if busy else "open"
-        lines = list(_message_lines(shown, stored or [], turns, open_calls))
+        outcomes = dict.fromkeys(returned, "returned")
+        lines = list(_message_lines(shown, stored or [], turns, defaultdict(lambda: open_calls, outcomes)))
     return Conversation(
         thread_id=thread_id,
         state=store.standing(thread_id).state,
@@ -163,17 +169,20 @@ def _messages(saver: LookingSaver, thread_id: str, loaded: Loaded, key: str) -> 
 
 def _finalized(
     saver: LookingSaver, thread_id: str, loaded: Loaded, stored: list[Any], rules: RepairRules
-) -> tuple[list[Any], str]:
-    """The history with every call answered, or as it is stored and why."""
+) -> tuple[list[Any], str, frozenset[str]]:
+    """The history with every call answered; or as it is stored, why, and which of the open calls have returned."""
+    none = frozenset[str]()
     if not all(isinstance(message, BaseMessage) for message in stored):
-        return stored, ""
+        return stored, "", none
     done = planned_history(saver, saver.store, thread_id, loaded, rules)
     if done is None:
-        return stored, ""
+        return stored, "", none
     reason = why_left(saver, saver.store, thread_id, loaded, rules._replace(idle=0.0))
     if reason is not None:
-        return stored, f"calls are open, and {reason}"
-    return list(done.messages), "calls were open; what a new message or `repair` would add is marked as not stored"
+        returned = frozenset(answer.call_id for answer in done.answers if answer.outcome == "recorded")
+        return stored, f"calls are open, and {reason}", returned
+    note = "calls were open; what a new message or `repair` would add is marked as not stored"
+    return list(done.messages), note, none
 
 
 def _turns_of(
@@ -206,7 +215,7 @@ def _ids_at(store: Store, files: NamespaceFiles, checkpoint_id: str | None, key:
 
 
 def _message_lines(
-    shown: Sequence[Any], stored: Sequence[Any], turns: Mapping[str, int], open_calls: str
+    shown: Sequence[Any], stored: Sequence[Any], turns: Mapping[str, int], open_calls: Mapping[str, str]
 ) -> Iterator[MessageLine]:
     held = {id(message) for message in stored}
     answers = {m.tool_call_id: _outcome(m)[0] for m in shown if isinstance(m, ToolMessage)}
@@ -219,7 +228,7 @@ def _message_lines(
             for call in calls_of(message, place):
                 stated = call.stated
                 args = stated.get("args")
-                calls.append(CallLine(call.id, call.name, args, answers.get(call.id, open_calls)))
+                calls.append(CallLine(call.id, call.name, args, answers.get(call.id) or open_calls[call.id]))
         elif isinstance(message, ToolMessage):
             outcome = _outcome(message)
         yield MessageLine(message, turn, id(message) in held, calls, *outcome)
@@ -230,6 +239,36 @@ def _outcome(message: ToolMessage) -> tuple[str, str | None]:
     if isinstance(note, Mapping) and "outcome" in note:
         return str(note["outcome"]), str(note.get("cause"))
     return ("error" if message.status == "error" else "ok"), None
+
+
+#: How a thread's last turn ended of which no checkpoint tells.
+_ENDED: Final[Mapping[str, str]] = {
+    "completed": "its last turn completed",
+    "paused": "its last turn paused",
+    "failed": "its last turn failed",
+    "cancelled": "its last turn was cancelled",
+    "superseded": "its last turn was superseded",
+    "interrupted": "its last turn was interrupted",
+    "running": "a turn is running",
+}
+
+
+def why_nothing(saver: LookingSaver, thread_id: str) -> str:
+    """Why a thread has nothing to show, as a clause, and what brings back what it was asked."""
+    thread = saver.store.thread(thread_id)
+    state = thread.ledger.read() or LedgerState()
+    if any(files.head_id() is not None for files in thread.unnamed_namespaces(state)):
+        return "holds no checkpoint of the root graph"
+    turn = next(iter(saver.turns(thread_id, limit=1)), None)
+    if turn is None:
+        return "has no checkpoint yet"
+    told = f"has no checkpoint yet; {_ENDED.get(turn.state, 'its last turn has written nothing')}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamageWarning)
+        transcript = load_transcript(saver.store, thread_id, state.token)
+    if turn.state == "running" or not lost_prompts(transcript, []).additions:
+        return told
+    return f"{told}: invoke(None) with the guard attached brings the prompt back"
 
 
 def _waiting_in_inbox(saver: LookingSaver, thread_id: str) -> int:

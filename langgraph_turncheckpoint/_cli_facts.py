@@ -6,25 +6,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final, NamedTuple
-from uuid import UUID
 
 from langchain_core.messages import BaseMessage
 
 from . import _files, _turns
 from ._checkpoint_files import NamespaceFiles
 from ._cli_values import Unfamiliar
-from ._standing import UNREADABLE, ThreadState, left_of, standing
+from ._fields import id_time_ns
+from ._loading import Head, LoadedFile
+from ._standing import UNREADABLE, ThreadState, left_of, nodes_between, standing
 from ._store import Store
-from ._thread_files import ThreadFiles
+from ._thread_files import ThreadFiles, thread_ids
 from ._turn import Cause, LedgerState
 
 #: Channels of LangGraph's own.
 INNER: Final = ("branch:", "join:", "__")
 
-_UUID_EPOCH: Final = datetime(1582, 10, 15, tzinfo=timezone.utc)
 #: How a thread stands that was cut off in its work.
 CUT_OFF: Final = frozenset({"interrupted", "unfinished"})
 
@@ -39,12 +40,12 @@ class ThreadLine:
             tells; "unknown" if that cannot be read, "damaged" if it is damaged.
         cause: Why, if before its work was done.
         interrupted: Whether it was cut off in its work, or is at work in a run whose end nobody will announce.
-        waiting: Whether a person is asked; `None` if the newest checkpoint cannot be read.
-        next: The nodes that would go on; `None` if the newest checkpoint cannot be read.
+        waiting: Whether a person is asked; `None` as `next`.
+        next: The nodes that would go on; `None` if the newest checkpoint cannot be read, or there is none yet.
         closed: Whether it refuses new runs.
         turns: How many turns there were.
         checkpoints: How many checkpoints there are, over all namespaces.
-        updated_at: When the newest one was made.
+        updated_at: When the newest one was made; when a turn last began or ended, if there is none.
         size_bytes: Of all its files.
         damage: What is wrong with its newest checkpoint, or `None`.
     """
@@ -103,15 +104,8 @@ class CheckpointLine:
 
 def created_at(checkpoint_id: str) -> datetime | None:
     """When a checkpoint was made, by its id; `None` where the id does not tell."""
-    try:
-        found = UUID(checkpoint_id)
-    except ValueError:
-        return None
-    if found.version != 6:
-        return None
-    number = found.int
-    ticks = (number >> 80) << 12 | (number >> 64) & 0x0FFF
-    return _UUID_EPOCH + timedelta(microseconds=ticks // 10)
+    at_ns = id_time_ns(checkpoint_id)
+    return None if at_ns is None else datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=at_ns // 1000)
 
 
 def newest_at(store: Store, thread_id: str) -> float:
@@ -120,6 +114,21 @@ def newest_at(store: Store, thread_id: str) -> float:
     found = [head for files in thread.unnamed_namespaces(_state(thread)) if (head := files.head_id())]
     moments = [moment for head in found if (moment := created_at(head)) is not None]
     return max(moments).timestamp() if moments else _modified(thread.ledger.path)
+
+
+def unstored_threads(store: Store) -> list[str]:
+    """The threads that have turns and no checkpoint yet, such as one that was killed in its first turn under
+    `durability="exit"`.
+    """
+    found = []
+    for thread_id in thread_ids(store.root, fsync=False, on_damage=lambda _damage: None):
+        with suppress(*UNREADABLE):
+            thread = store.thread(thread_id)
+            state = _state(thread)
+            has_checkpoint = any(files.head_id() is not None for files in thread.unnamed_namespaces(state))
+            if not has_checkpoint and _turns.logged_turns(thread, state)[0]:
+                found.append(thread_id)
+    return found
 
 
 def thread_line(store: Store, thread_id: str) -> ThreadLine:
@@ -191,8 +200,9 @@ def _checkpoint_line(store: Store, namespace: str, files: NamespaceFiles, checkp
             parent_id, token = file.parent_id, file.token
             head = file.head()
             metadata = head.metadata
-            before = _head_checkpoint(store, files, parent_id)
-            ran, changed = _steps_between(before, head.checkpoint)
+            before = _readable(store, files, parent_id)
+            ran = sorted(name for name in nodes_between(before, head) if not name.startswith("__"))
+            changed = _changed(before, head.checkpoint)
             next_nodes, writes = left_of(file).nodes, len(file.writes())
             damage = file.image.damage or None
     except UNREADABLE as error:
@@ -214,24 +224,20 @@ def _checkpoint_line(store: Store, namespace: str, files: NamespaceFiles, checkp
     )
 
 
-def _head_checkpoint(store: Store, files: NamespaceFiles, checkpoint_id: str | None) -> Mapping[str, Any]:
+def _readable(store: Store, files: NamespaceFiles, checkpoint_id: str | None) -> tuple[LoadedFile, Head] | None:
     try:
         file = store.file(files, checkpoint_id)
-        return {} if file is None else file.head().checkpoint
+        return None if file is None else (file, file.head())
     except UNREADABLE:
-        return {}
+        return None
 
 
-def _steps_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The nodes that ran between two checkpoints, and the channels that have another version."""
-    seen, versions = before.get("versions_seen") or {}, before.get("channel_versions") or {}
-    ran = [node for node, each in (after.get("versions_seen") or {}).items() if each != seen.get(node)]
+def _changed(before: tuple[LoadedFile, Head] | None, after: Mapping[str, Any]) -> list[str]:
+    """The channels that have another version."""
+    versions = {} if before is None else before[1].checkpoint.get("channel_versions") or {}
     now = after.get("channel_versions") or {}
     changed = [channel for channel, version in now.items() if version != versions.get(channel)]
-    return (
-        sorted(node for node in ran if not node.startswith("__")),
-        sorted(channel for channel in changed if not channel.startswith(INNER)),
-    )
+    return sorted(channel for channel in changed if not channel.startswith(INNER))
 
 
 # --- differences ---

@@ -231,10 +231,16 @@ def prune(
     *,
     every: Annotated[bool, typer.Option("--all", help="Prune all threads.")] = False,
     keep_last: Annotated[
-        int, typer.Option("--keep-last", min=1, metavar="N", help="How many checkpoints of each namespace stay.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--keep-last",
+            min=1,
+            metavar="N",
+            help="How many checkpoints of each namespace stay: 1, or any number with --max-age.",
+        ),
+    ] = None,
     max_age: Annotated[
-        str | None, typer.Option("--max-age", metavar="TIME", help="Checkpoints older than this go, too.")
+        str | None, typer.Option("--max-age", metavar="TIME", help="Checkpoints older than this go.")
     ] = None,
     dry_run: DryRun = False,
     serde: SerdeOption = None,
@@ -250,7 +256,7 @@ def prune(
     """
     if bool(threads) == every:
         raise UsageError("name the threads to prune, or say --all")
-    retention = Retention(keep_last, None if max_age is None else seconds_of(max_age))
+    retention = Retention(keep_last or 1) if max_age is None else Retention(keep_last, seconds_of(max_age))
     saver = look_into(store, serde, fsync=True)
     chosen = chosen_threads(saver, threads)
     rows: list[dict[str, Any]] = []

@@ -64,6 +64,9 @@ Files = Annotated[
 RestoreDeleted = Annotated[
     bool, typer.Option("--restore-deleted", help="Let threads come back that were deleted where they go.")
 ]
+RestorePruned = Annotated[
+    bool, typer.Option("--restore-pruned", help="Let checkpoints come back that were pruned where they go.")
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -137,8 +140,8 @@ def export(
     named, and the exit status is 1.
 
     With --json: `store`, `thread_id`, `file`, `checkpoints`, `goes_back` (whether the newest cannot be read), and
-    `unreadable`, each with `checkpoint_ns`, `checkpoint_id`, `reason`, `part` (`checkpoint`, or `writes` where only
-    some of those that wait on it are lost).
+    `unreadable`, each with `checkpoint_ns` (null: it cannot be told), `checkpoint_id`, `reason`, `part` (`checkpoint`,
+    or `writes` where only some of those that wait on it are lost).
     """
     saver = look_into(store, serde)
     thread_id = existing_thread(saver, thread)
@@ -168,6 +171,7 @@ def import_(
     ] = None,
     messages_key: MessagesKey = "messages",
     restore_deleted: RestoreDeleted = False,
+    restore_pruned: RestorePruned = False,
     _app_directory: AppDirectory = None,
     serde: SerdeOption = None,
     as_json: AsJson = False,
@@ -179,7 +183,7 @@ def import_(
     second import changes nothing. A file that cannot be taken in does not keep the others from it.
 
     With --json: `store`, `errors`, and `threads`, each with `file`, `thread_id`, `state` (`copied`, `continued`,
-    `unchanged`, `ahead`), `checkpoints`, `copied`.
+    `unchanged`, `ahead`), `checkpoints`, `copied`, `pruned` and `older` (as in `migrate`).
     """
     if thread_id is not None and len(files) > 1:
         raise UsageError(f"--as is for one file, and {len(files)} were named")
@@ -202,7 +206,7 @@ def import_(
 
             try:
                 if is_exported(file):
-                    rules = Rules(restore_deleted=restore_deleted)
+                    rules = Rules(restore_deleted=restore_deleted, restore_pruned=restore_pruned)
                     report = take_in(file, destination, thread_id=thread_id, rules=rules, tell=tell)
                 else:
                     options: dict[str, Any] = {"messages_key": messages_key, "restore_deleted": restore_deleted}
@@ -218,7 +222,9 @@ def import_(
     else:
         for _, report in found:
             copied = f"{report.copied} of {count(report.checkpoints, 'checkpoint')} put now"
-            typer.echo(f"{shown_id(report.thread_id)}: {copied}")
+            pruned = f"; {report.pruned} pruned there left out" if report.pruned else ""
+            typer.echo(f"{shown_id(report.thread_id)}: {copied}{pruned}")
+        _tell_pruned(report for _, report in found)
         _tell_errors(errors)
     if errors:
         raise typer.Exit(PROBLEM)
@@ -264,9 +270,7 @@ def migrate(
     ] = None,
     verify: Annotated[bool, typer.Option(help="Read each thread again from both places and compare.")] = True,
     restore_deleted: RestoreDeleted = False,
-    restore_pruned: Annotated[
-        bool, typer.Option("--restore-pruned", help="Let checkpoints come back that were pruned where they go.")
-    ] = False,
+    restore_pruned: RestorePruned = False,
     create_tables: Annotated[
         bool,
         typer.Option("--create-tables", help="Let DESTINATION be an SQLite database that another program uses, too."),
@@ -287,8 +291,8 @@ def migrate(
     Checkpoints of a store that are damaged are left out and named, and the exit status is 1.
 
     With --json: `verified`, `errors`, and `threads`, each with `thread_id`, `state` (`copied`, `continued`,
-    `unchanged`, `ahead`), `checkpoints`, `copied`, `unreadable` and `goes_back` (as in `export`), `pruned` (those that
-    the destination has pruned), `older` (copied ones that come before what was there).
+    `unchanged`, `ahead`), `checkpoints`, `copied`, `unreadable` and `goes_back` (as in `export`), `pruned` (left out,
+    because the destination has pruned them), `older` (copied ones that come before what was there).
     """
     serdes = load_serde(source_serde), load_serde(destination_serde)
     rest = "repeat the command to go on from there"
@@ -319,8 +323,7 @@ def migrate(
     else:
         if report.threads or not errors:
             typer.echo(str(report))
-        if any(thread.pruned > thread.older for thread in report.threads):
-            typer.echo("--restore-pruned brings back what was pruned")
+        _tell_pruned(report.threads)
         damages = [f"thread {thread.thread_id!r}: {thread.damage}" for thread in report.threads if thread.unreadable]
         _tell_errors([*damages, *errors])
     if errors or report.unreadable:
@@ -342,6 +345,11 @@ def _facts(report: ThreadReport) -> dict[str, Any]:
 
 def _unreadable(lost: Iterable[Unreadable]) -> list[dict[str, Any]]:
     return [each._asdict() for each in lost]
+
+
+def _tell_pruned(reports: Iterable[ThreadReport]) -> None:
+    if any(report.pruned for report in reports):
+        typer.echo("--restore-pruned brings back what was pruned")
 
 
 def _tell_errors(errors: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ._cli_conversation import Conversation, MessageLine, conversation
+from ._cli_conversation import Conversation, MessageLine, conversation, why_nothing
 from ._cli_facts import (
     CheckpointLine,
     ThreadLine,
@@ -21,6 +21,7 @@ from ._cli_facts import (
     namespace_files,
     newest_at,
     thread_line,
+    unstored_threads,
 )
 from ._cli_ids import resolve, shown_id
 from ._cli_options import (
@@ -84,15 +85,20 @@ def threads(
     `unfinished`, too. A thread whose newest checkpoint is damaged, or needs what is damaged, reads `damaged`; `?` is
     one that cannot be read without its key, or is of a newer format.
 
+    A thread that has turns and no checkpoint yet, such as one that was killed in its first turn under
+    `durability="exit"`, stands as its newest turn, `?` if that is a plain run, and NEXT says so.
+
     An id that does not print, or begins with a dash or a quotation mark, is shown as a JSON string, and every command
     takes it in this form.
 
     With --json: `store`, `total`, `size_bytes`, and `threads`, each with `thread_id`, `state`, `cause`, `interrupted`,
     `waiting`, `next`, `closed`, `turns`, `checkpoints`, `updated_at`, `size_bytes`, `damage`. `state` is the word
-    above, `unknown` for `?`; `waiting` and `next` are `null` where the newest checkpoint cannot be read.
+    above, `unknown` for `?`; `waiting` and `next` are `null` where the newest checkpoint cannot be read, or there is
+    none yet.
     """
     saver = look_into(store, serde)
-    found = list(saver.thread_ids())
+    unstored = unstored_threads(saver.store)
+    found = [*saver.thread_ids(), *unstored]
     newest = sorted(found, key=lambda thread_id: newest_at(saver.store, thread_id), reverse=True)
     # Without its checkpoint nobody knows of a plain run whether it was cut off: all are looked at then.
     wanted = newest if interrupted or limit is None else newest[:limit]
@@ -118,7 +124,8 @@ def threads(
     if lines:
         show_threads(lines)
     told = (count(stats.threads, "thread"), count(stats.checkpoints, "checkpoint"), count(stats.files, "file"))
-    typer.echo(f"{', '.join(told)}, {stats.size_bytes:,} bytes", err=True)
+    more = f"; {count(len(unstored), 'thread')} without a checkpoint" if unstored else ""
+    typer.echo(f"{', '.join(told)}, {stats.size_bytes:,} bytes{more}", err=True)
 
 
 @guarded
@@ -144,7 +151,8 @@ def show(
 
     Each tool call is shown with what became of it. Calls that a crash cut off are shown with the answer that a guard,
     or `repair`, would give them, marked as not stored; with --raw, and for a thread that is running or waits for a
-    person, everything is as it is stored. Values of the app's own classes are shown as data.
+    person, everything is as it is stored. There a call that has a result, which the history gets once the run goes on,
+    reads `returned`. Values of the app's own classes are shown as data.
 
     The first line says how the thread stands, in the words of `threads`.
 
@@ -160,7 +168,7 @@ def show(
     rules = RepairRules(messages_key)
     found = conversation(saver, thread_id, checkpoint_id=checkpoint_id, rules=rules, as_stored=raw)
     if found is None:
-        raise ProblemError(f"thread {shown_id(thread_id)} holds no checkpoint of the root graph")
+        raise ProblemError(f"thread {shown_id(thread_id)} {why_nothing(saver, thread_id)}")
     if raw:
         _show_raw(saver, found, as_json=as_json)
     elif as_json:
@@ -183,7 +191,8 @@ def turns(
     STATE is `running`, `completed`, `paused` (a person is asked), `failed`, `cancelled`, `superseded`, `interrupted`
     (its process died) or `imported`. The end of a plain run, without a guard or a `turn` block, is announced by nobody:
     there it is what the last checkpoint tells that it wrote and that is still there, `completed`, `paused`, `failed`,
-    or `unfinished` if that leaves nodes to run; `unknown` if there is none, or it cannot be read.
+    or `unfinished` if that leaves nodes to run; `unknown` if there is none, or it cannot be read. It reads `superseded`
+    if it tried to write after a newer turn had begun, and was refused.
 
     Numbers may jump, and none is missing: the end of a turn, a cancel, a close and a delete take a number as well, so
     that a run that comes too late can be told from the newest.
@@ -229,6 +238,8 @@ def history(
     if as_json:
         shown = [{**asdict(line), "created_at": _iso(line.created_at)} for line in lines]
         print_json({"store": saver.path, "thread_id": thread_id, "checkpoints": shown})
+    elif not lines and namespace is None:
+        typer.echo(f"thread {shown_id(thread_id)} {why_nothing(saver, thread_id)}", err=True)
     else:
         show_history(lines)
 

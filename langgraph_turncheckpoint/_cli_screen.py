@@ -45,6 +45,7 @@ _STYLES: Final = {
     "open": "red",
     "ok": "green",
     "recorded": "green",
+    "returned": "green",
     "added": "green",
     "removed": "red",
     "changed": "yellow",
@@ -136,9 +137,11 @@ def show_threads(lines: Sequence[ThreadLine]) -> None:
         state = _styled(state_word(line.state))
         if line.closed:
             state.append(", closed")
-        nodes = "" if line.next is None else ", ".join(map(clean, line.next))
+        nodes = Text("" if line.next is None else ", ".join(map(clean, line.next)))
+        if not line.checkpoints:
+            nodes = Text("no checkpoint yet", style="dim")
         counts = (str(line.turns), str(line.checkpoints), size(line.size_bytes))
-        table.add_row(Text(shown_id(line.thread_id)), state, Text(nodes), age(line.updated_at), *counts)
+        table.add_row(Text(shown_id(line.thread_id)), state, nodes, age(line.updated_at), *counts)
     console().print(table)
 
 

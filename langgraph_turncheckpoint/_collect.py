@@ -6,14 +6,40 @@ are still needed, or goes. Which checkpoints are to go is the caller's decision;
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
+from typing import Final
 
+from . import _files
 from ._checkpoint_files import NamespaceFiles
+from ._layout import TEMPORARY_SUFFIX
 from ._records import INDEX_TAG, BlobRef, FileKind, Image, MalformedError, parse_index
-from .errors import DamagedCheckpointError
+from .errors import DamagedCheckpointError, StorageError
+
+#: An empty file in a generation that has lost checkpoints to a prune, a retention or a deletion of runs.
+PRUNED_NAME: Final = "pruned"
 
 Needed = dict[str, set[int]]
+
+
+def mark_pruned(generation: str, *, fsync: bool) -> None:
+    """Say of a thread's present life that checkpoints were removed; to be called before the first of them goes.
+
+    What a copy misses there later has gone for good, then. Where the mark cannot be written, as on a full disk, it
+    will come back with a copy, which is no reason to keep it from going.
+    """
+    path = os.path.join(generation, PRUNED_NAME)
+    with suppress(StorageError):
+        if not _files.exists(path):
+            temporary = path + TEMPORARY_SUFFIX
+            _files.remove_file(temporary)  # of a process that died
+            _files.replace_file(path, b"", temporary=temporary, fsync=fsync)
+
+
+def was_pruned(generation: str) -> bool:
+    """Whether checkpoints were removed from a thread's present life."""
+    return _files.exists(os.path.join(generation, PRUNED_NAME))
 
 
 def remove_checkpoints(files: NamespaceFiles, doomed: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ FIRST_STEPS: Final = 3
 PILL: Final = 22.0
 _CHIP: Final = 20.0
 _LABEL_MAX: Final = 150.0
+_END_MAX: Final = 540.0
 _ELLIPSIS: Final = "\N{HORIZONTAL ELLIPSIS}"
 #: Results that nobody has to look at.
 _FINE: Final = ("ok", "kept")
@@ -156,7 +157,7 @@ def end_columns(band: TurnBand) -> list[Column]:
 
 
 def _end_column(words: str, style: str, about: str) -> Column:
-    text = fitting(words, 2 * _LABEL_MAX, 11)
+    text = fitting(words, _END_MAX, 11)
     width = round(8 + ICON + 5 + width_of(text, 11) + 10, 1)
     shapes: tuple[Shape, ...] = (
         Box(0, 0, width, PILL, f"end {style}", 4.0),

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
+from ._retention import is_spent
 from ._same_values import Key, Seen, missing_writes
 from .errors import ThreadConflictError
 
@@ -25,7 +26,7 @@ class Plan(NamedTuple):
         checkpoints: What is missing, parents first.
         writes: The checkpoints that are there and lack pending writes.
         is_ahead: Whether the destination has gone on from what the source has.
-        older: How many of the missing come before some that are there.
+        older: How many of `checkpoints` were pruned there, or come before some that are there.
     """
 
     checkpoints: list[Key]
@@ -40,7 +41,9 @@ def make_plan(
     there: Thread,
     same: Same,
     *,
-    left_out: Collection[Key] = frozenset(),
+    gone: Collection[Key] = frozenset(),
+    restore: bool = False,
+    half_read: Collection[Key] = frozenset(),
     instead: str = LEAVE_OUT,
 ) -> Plan:
     """What a destination lacks of a thread.
@@ -50,7 +53,9 @@ def make_plan(
         source: The thread in the source.
         there: What the destination has under the id.
         same: Where the two versions of a checkpoint differ, `None` if they do not.
-        left_out: What it may lack: it was pruned there.
+        gone: What it may lack: it was pruned there.
+        restore: Whether that is to be put all the same.
+        half_read: The checkpoints of which the source has lost pending writes. The destination may well have these.
         instead: For the error: what to do if the destination's thread is to stay.
 
     Raises:
@@ -65,34 +70,40 @@ def make_plan(
     for key in oldest_first(common):
         if (difference := same(key)) is not None:
             raise conflict(f"checkpoint {named(key)} is another one there: {difference}")
-    missing, extra = source.keys() - there.keys() - set(left_out), there.keys() - source.keys()
-    is_ahead = bool(extra) and not missing and min(key[1] for key in extra) > max(key[1] for key in source)
+    missing, extra = source.keys() - there.keys(), there.keys() - source.keys()
+    is_ahead = bool(extra) and not missing - set(gone) and min(key[1] for key in extra) > max(key[1] for key in source)
     if extra and not is_ahead:
         raise conflict(f"it has checkpoint {named(oldest_first(extra)[0])}, which the source has not")
+    put = missing if restore else missing - set(gone)
     writes = []
     for key in oldest_first(common) if not is_ahead else ():
         lacks, has_foreign = missing_writes(source[key], there[key])
-        if has_foreign:
+        if has_foreign and key not in half_read:
             raise conflict(f"checkpoint {named(key)} has pending writes there that the source has not")
         if lacks:
             writes.append(key)
     older = 0
     for keys in _in_order(source):
         last = max((number for number, key in enumerate(keys) if key in there), default=0)
-        older += sum(key in missing for key in keys[:last])
-    return Plan(parents_first(source, missing), writes, is_ahead, older)
+        older += sum(key in put and (number < last or key in gone) for number, key in enumerate(keys))
+    return Plan(parents_first(source, put), writes, is_ahead, older)
 
 
 def below(source: Thread, there: Thread) -> list[Key]:
-    """What a prune may have taken from a copy of a thread, by namespace: all in front of the first that is there.
+    """What a prune may have taken from a copy of a thread, by namespace: all in front of the first that is there, or
+    all of a call of a subgraph that no checkpoint which is there can come back to.
 
     A copy is made from the front. One that was killed has the first checkpoints of each namespace, and lacks the
     others. A destination without a single checkpoint of the source tells nothing.
     """
     if not source.keys() & there.keys():
         return []
+    root = min((key[1] for key in there if not key[0]), default="")
     found = []
     for keys in _in_order(source):
+        if is_spent(keys[0][0], max(key[1] for key in keys), root):
+            found += [key for key in keys if key not in there]
+            continue
         oldest = min((key[1] for key in there if key[0] == keys[0][0]), default="")
         first = next((number for number, key in enumerate(keys) if key in there), len(keys))
         found += [key for key in keys[:first] if key[1] < oldest]

@@ -5,7 +5,7 @@ reader's light or dark scheme.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from ._markup import TITLE_LIMIT, TONES, Cell, clean, escape, table
@@ -68,6 +68,8 @@ _ICONS: Final = {
 
 #: Around an inline picture, what a dark notebook says about itself where the system does not say the same.
 _DARK_PAGES: Final = ('body[data-jp-theme-light="false"]', "body.vscode-dark", '[data-color-mode="dark"]')
+#: And what holds where no light one says so.
+_NOT_LIGHT: Final = 'html:not([data-color-mode="light"]) body:not([data-jp-theme-light="true"]):not(.vscode-light)'
 
 
 def svg_of(picture: Picture, *, standalone: bool = True) -> str:
@@ -86,7 +88,7 @@ def svg_of(picture: Picture, *, standalone: bool = True) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="tcp" {size} {role} {look}>',
         f"<title>{escape(picture.title)}</title>",
         f"<desc>{escape(picture.description)}</desc>",
-        f"<style>{_style_sheet(() if standalone else _DARK_PAGES)}</style>",
+        f"<style>{_style_sheet(is_inline=not standalone)}</style>",
         _shape(Box(0.5, 0.5, picture.width - 1, picture.height - 1, "card", 8.0)),
         '<g aria-hidden="true">',
         *map(_shape, picture.background),
@@ -141,24 +143,31 @@ def _attributes(style: str) -> str:
     return " ".join([*parts, *([more] if more else [])])
 
 
-def _style_sheet(dark_pages: Sequence[str]) -> str:
-    rules = [".tcp .mark:focus{outline:2px solid #0969da;outline-offset:2px}"]
-    dark = [*_dark_rules()]
-    rules.append("@media (prefers-color-scheme:dark){" + "".join(f".tcp {s}{{{d}}}" for s, d in dark) + "}")
-    rules += ["".join(f"{page} .tcp {s}{{{d}}}" for s, d in dark) for page in dark_pages]
-    return "".join(rules)
+def _style_sheet(*, is_inline: bool) -> str:
+    focus = ".tcp .mark:focus{outline:2px solid #0969da;outline-offset:2px}"
+    by_system = _dark_rules(f"{_NOT_LIGHT} .tcp" if is_inline else ".tcp")
+    by_page = (_dark_rules(f"{page} .tcp") for page in (_DARK_PAGES if is_inline else ()))
+    return "".join([focus, "@media (prefers-color-scheme:dark){", by_system, "}", *by_page])
 
 
-def _dark_rules() -> Iterable[tuple[str, str]]:
+def _dark_rules(where: str) -> str:
+    """The dark colours; each selector of each rule holds below `where` only."""
+    made = []
+    for styles, declared in _dark_styles():
+        selectors = ",".join(f"{where} {style}" for style in styles)
+        made.append(f"{selectors}{{{declared}}}")
+    return "".join(made)
+
+
+def _dark_styles() -> Iterable[tuple[tuple[str, ...], str]]:
     for name, paint in _PAINTS.items():
         parts = [("fill", paint.dark_fill), ("stroke", paint.dark_stroke)]
         if declared := ";".join(f"{key}:{value}" for key, value in parts if value):
-            yield f".{name}", declared
+            yield (f".{name}",), declared
     for name, (tone, bright) in TONES.items():
-        yield f".chip.{name},.tcp .end.{name},.tcp .icon.{name}", f"stroke:{bright}"
-        yield f".rail.{name}", f"stroke:{bright}"
-        yield f".dot.{name},.tcp .bar.{name}", f"fill:{bright}"
-        yield f".solid.{name}", f"fill:{tone}"
+        yield tuple(f".{kind}.{name}" for kind in ("chip", "end", "icon", "rail")), f"stroke:{bright}"
+        yield tuple(f".{kind}.{name}" for kind in ("dot", "bar")), f"fill:{bright}"
+        yield (f".solid.{name}",), f"fill:{tone}"
 
 
 def table_of(story: ThreadStory) -> str:

@@ -56,7 +56,7 @@ def ms_since(checkpoint_id: str, at_ns: int) -> int | None:
 
 def written_at(checkpoint_id: str, fields: Sequence[Any]) -> float | None:
     """When a writes record was made, in seconds since 1970; `None` if it does not say: one of a store that does not
-    keep it, or of writes that were put long after their checkpoint, as a copy does.
+    keep it, or of writes that a copy has brought from elsewhere.
     """
     made = id_time_ns(checkpoint_id)
     if made is None or len(fields) <= _SINCE or type(fields[_SINCE]) is not int:

@@ -22,10 +22,11 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from xxhash import xxh3_128_hexdigest
 
 from . import _files
+from ._blocking import blocking, check_outside_loop
 from ._copy_plan import ANOTHER_ID
 from ._offload import offload
 from ._same_values import Key
-from ._saver_views import blocking, check_outside_loop, view_of
+from ._saver_views import view_of
 from ._thread_copy import Rules, ThreadCopy, ThreadReport
 from ._unreadable import Unreadable
 from ._write_calls import WriteKey

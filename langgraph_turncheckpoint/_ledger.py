@@ -6,6 +6,7 @@ decided in `_turn`; here it is read, locked and written.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from ._records import (
     parse_slots,
 )
 from ._turn import LedgerState
+from .errors import StorageError
 
 LEDGER_NAME: Final = "turn"
 
@@ -34,8 +36,15 @@ _IDLE: Final = b"\x00"
 _UNDER_WAY: Final = b"\x01"
 _UNSWEPT: Final = b"\x02"
 
+_NOT_TO_BE_WRITTEN: Final = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
 #: Stores whose own directory is known to have a durable name; this process has seen to that.
 _named_roots: set[str] = set()
+
+
+def _past(state: LedgerState) -> LedgerState:
+    """A state beside which the other slot is damaged: writes take turns, so that one is a turn ahead at most."""
+    return state._replace(token=state.token + 1, epoch=state.epoch + 1)
 
 
 class HeldLedger:
@@ -128,15 +137,24 @@ class Ledger:
         self._clock_ns = clock_ns
 
     def read(self) -> LedgerState | None:
-        """What the ledger says, without a lock; `None` where the thread was never written to."""
+        """What the ledger says, without a lock; `None` where the thread was never written to.
+
+        One that is damaged or gone is mended; where nothing can be written, what it would be mended to is told.
+        """
         data = _files.read_file(self.path)
         if data is None and not self._generations():
             return None
         slot, doubtful = parse_slots(data or b"")
         if doubtful or slot is None or self._is_of_another(data or b""):
             # Another process may be in the middle of its write; nobody is, once we hold the lock.
-            with self.hold() as held:
-                return held.state
+            try:
+                with self.hold() as held:
+                    return held.state
+            except StorageError as error:
+                if error.errno not in _NOT_TO_BE_WRITTEN:
+                    raise
+                is_lost = slot is None or self._is_of_another(data or b"")
+                return self._after_loss() if slot is None or is_lost else _past(slot.state)
         return slot.state
 
     def thread_id(self) -> str | None:
@@ -160,10 +178,8 @@ class Ledger:
             if slot is None or self._is_of_another(data):
                 self._initialize(held, lost=bool(data or self._generations()))
             elif doubtful:
-                # Each write goes to the other slot, so the damaged one is at most one turn ahead.
-                state = slot.state
-                state = state._replace(token=state.token + 1, epoch=state.epoch + 1)
-                held = HeldLedger(file, slot._replace(state=state), interrupted=interrupted, fsync=self._fsync)
+                slot = slot._replace(state=_past(slot.state))
+                held = HeldLedger(file, slot, interrupted=interrupted, fsync=self._fsync)
             elif self._thread_id is not None and parse_ledger_id(data) is None:
                 file.write(encode_ledger_id(self._thread_id), at=LEDGER_ID_OFFSET)
             yield held
@@ -182,16 +198,19 @@ class Ledger:
         if lost:
             text = f"{self.path}: the ledger is damaged or gone; turn tokens jump ahead"
             _events.damaged(self.path, text, stacklevel=5)
-            # Nobody opens a turn each microsecond, so the time is above every token handed out before, were
-            # that by counting or after an earlier loss.
-            jump = self._clock_ns() // 1000
-            state = LedgerState(jump, max(self._generations(), default=1), jump)
+            state = self._after_loss()
         held.initialize(state, encode_ledger_id(self._thread_id) if self._thread_id is not None else b"")
         if self._fsync:
             held.sync()
             _files.sync_directory(self._directory)
             self._sync_way()
         held.unmark()
+
+    def _after_loss(self) -> LedgerState:
+        # Nobody opens a turn each microsecond, so the time is above every token handed out before, were that by
+        # counting or after an earlier loss.
+        jump = self._clock_ns() // 1000
+        return LedgerState(jump, max(self._generations(), default=1), jump)
 
     def _sync_names(self) -> None:
         """Make durable whatever name a process has made or removed that was killed before its sync.

@@ -54,10 +54,11 @@ class Body(NamedTuple):
 
 
 class WriteMark(NamedTuple):
-    """Which turn has written to which channels, in one go; 0 outside any turn."""
+    """Which task has written to which channels, in one go, and in which turn; 0 outside any turn."""
 
     token: int
     channels: frozenset[str]
+    task_id: str = ""
 
 
 class Head(NamedTuple):
@@ -255,7 +256,8 @@ class LoadedFile:
             if kind == WRITES:
                 found: _FoundWrites = {}
                 self._add_writes(section, found, learn=False)
-                marks.append(WriteMark(int(section.fields[2]), frozenset(channel for _, channel, _ in found.values())))
+                channels = frozenset(channel for _, channel, _ in found.values())
+                marks.append(WriteMark(int(section.fields[2]), channels, unpack_id(section.fields[0]) or ""))
         return marks
 
     def _found_writes(self, *, learn: bool) -> _FoundWrites:

@@ -1,12 +1,14 @@
-"""How a turn ended, as far as it is known, and the words for it. Decisions only, for the picture of a thread."""
+"""The words for how a turn ended, and for how that is known; how it ended is judged by its log and in `_standing`.
+Decisions only, for the picture of a thread.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from ._story import Outcome, SeenCheckpoint
-from ._turn import LoggedTurn, TurnState, inferred_state
+from ._story import Outcome
+from ._turn import LoggedTurn, TurnState
 
 _CAUSES: Final = {
     "restart": "its process died",
@@ -21,7 +23,7 @@ _INFERRED: Final[dict[TurnState, str]] = {
     "paused": "its last checkpoint waits for a person",
     "completed": "its last checkpoint has nothing left to do",
     "unfinished": "it has left work behind, or is still running",
-    "unknown": "it has left no checkpoint",
+    "unknown": "there is no checkpoint of it that can be read",
 }
 _KINDS: Final = {"put": "a checkpoint", "put_writes": "a result"}
 
@@ -45,22 +47,20 @@ class Ending(NamedTuple):
         return self.left_as or self.outcome
 
 
-def ending_of(turn: LoggedTurn | None, rest: SeenCheckpoint | None, *, is_edit: bool) -> Ending:
+def ending_of(turn: LoggedTurn | None, told: TurnState, *, is_edit: bool) -> Ending:
     """How a turn ended.
 
     Args:
         turn: Its log; `None` if there is none.
-        rest: The checkpoint on which it worked last; `None` if nothing is left of it.
+        told: How it ended as far as what it wrote last tells.
         is_edit: Whether it is no turn, but what was written outside any.
     """
     if is_edit:
         return Ending("edit", "written outside any turn, as update_state does")
     if turn is None or turn.state == "unknown":
-        state = _inferred(turn, rest)
-        return Ending(state, f"a plain run announces no end, but {_INFERRED[state]}")
+        return Ending(told, f"a plain run announces no end, but {_INFERRED[told]}")
     if turn.state == "imported":
-        state = _inferred(turn, rest)
-        return Ending("imported", f"brought from elsewhere; {_INFERRED[state]}", state)
+        return Ending("imported", f"brought from elsewhere; {_INFERRED[told]}", told)
     cause = _CAUSES.get(turn.cause or "", "")
     if turn.state == "interrupted":
         return Ending("interrupted", "its process died before it ended")
@@ -68,17 +68,6 @@ def ending_of(turn: LoggedTurn | None, rest: SeenCheckpoint | None, *, is_edit: 
         reason = f"{cause or _CAUSES['superseded']}; what it tried to write afterwards was refused"
         return Ending("superseded", reason)
     return Ending(turn.state, f"it ended as {turn.state}" + (f": {cause}" if cause else ""))
-
-
-def _inferred(turn: LoggedTurn | None, rest: SeenCheckpoint | None) -> TurnState:
-    if rest is None:
-        return "unknown"
-    tasks = [task for task in rest.tasks if turn is None or task.token == turn.opened.token]
-    return inferred_state(
-        has_error=any(task.error for task in tasks),
-        is_waiting=any(task.is_paused for task in tasks) and not any(task.is_resumed for task in tasks),
-        has_next=bool(rest.pending),
-    )
 
 
 def unseen_outcome(turn: LoggedTurn | None) -> Outcome:

@@ -62,6 +62,7 @@ def _laid_out(story: ThreadStory, width: float) -> Picture:
     if story.damaged:
         marks.append(_damage(story.damaged, y, width))
         y += 28
+    top = y
     if story.folded is not None:
         marks.append(_folded(story.folded, layout.left, y, width))
         y += 44
@@ -77,7 +78,7 @@ def _laid_out(story: ThreadStory, width: float) -> Picture:
         background.append(box)
         marks += made
         y += height + 8
-    background += _rails(story.bands, tops, has_earlier=story.folded is not None)
+    background += _rails(story.bands, tops, earlier=None if story.folded is None else top + 4)
     if not story.bands:
         text = "Nothing is stored under this thread id."
         marks.append(Mark(text, "", (Text(_MARGIN, y + 4, text, "soft"),)))
@@ -91,10 +92,12 @@ def _laid_out(story: ThreadStory, width: float) -> Picture:
 
 
 def _fork_words(story: ThreadStory, band: TurnBand) -> str:
+    if band.starts_over:
+        return "starts from nothing"
     if band.forks_from is None:
         return ""
     origin = story.bands[band.forks_from].token if band.forks_from >= 0 else 0
-    return f"forks from turn {origin}" if origin else "forks from an earlier one"
+    return f"forks from turn {origin}" if origin else "from an earlier turn"
 
 
 # --- what stands around the bands ---
@@ -172,8 +175,14 @@ def _badge(word: str, style: str, x: float, y: float) -> list[Shape]:
     ]
 
 
-def _rails(bands: Sequence[TurnBand], tops: Sequence[float], *, has_earlier: bool) -> list[Shape]:
-    """The history's branches: a dot for each turn, and a line to what it builds on."""
+def _rails(bands: Sequence[TurnBand], tops: Sequence[float], *, earlier: float | None) -> list[Shape]:
+    """The history's branches: a dot for each turn, and a line to what it builds on.
+
+    Args:
+        bands: The turns.
+        tops: Where their bands begin.
+        earlier: Where lines to earlier turns begin; `None` if there is nothing to be seen of them.
+    """
     shapes: list[Shape] = []
     last_on: dict[int, int] = {}
     dots: list[Shape] = []
@@ -181,15 +190,15 @@ def _rails(bands: Sequence[TurnBand], tops: Sequence[float], *, has_earlier: boo
         x, y = _lane_x(band.lane), top + 20
         before = last_on.get(band.lane)
         if band.forks_from is not None:
-            start = tops[band.forks_from] + 20 if band.forks_from >= 0 else _HEADER - 6
+            start = tops[band.forks_from] + 20 if band.forks_from >= 0 else top if earlier is None else earlier
             from_x = _lane_x(bands[band.forks_from].lane) if band.forks_from >= 0 else x
             bend = f"Q{x:g} {start:g} {x:g} {start + 12:g}" if from_x != x else ""
             shapes.append(Line(f"M{from_x:g} {start:g}{bend}V{y:g}", "rail"))
         elif before is not None:
             style = "rail superseded" if band.takes_over else "rail"
             shapes.append(Line(f"M{x:g} {tops[before] + 20:g}V{y:g}", style))
-        elif has_earlier and position == 0:
-            shapes.append(Line(f"M{x:g} {_HEADER + 4:g}V{y:g}", "rail"))
+        elif earlier is not None and position == 0:
+            shapes.append(Line(f"M{x:g} {earlier:g}V{y:g}", "rail"))
         last_on[band.lane] = position
         dots.append(Box(x - 5, y - 5, 10, 10, f"dot {band.outcome}", 5.0))
     return shapes + dots

@@ -22,11 +22,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 
 from . import _files
+from ._blocking import blocking, check_outside_loop
 from ._copy_plan import ANOTHER_ID, named, parents_first
 from ._offload import offload
 from ._portable_values import decode_value, encode_value
 from ._same_values import Key, Seen, key_of, look_alike, parent_of, seen
-from ._saver_views import blocking, check_outside_loop, view_of
+from ._saver_views import view_of
 from ._thread_copy import Rules, ThreadCopy, ThreadReport, scan
 from ._unreadable import Unreadable, check_readable, described, goes_back
 from ._write_calls import WriteKey
@@ -201,6 +202,7 @@ def import_thread(
     thread_id: str | None = None,
     verify: bool = True,
     restore_deleted: bool = False,
+    restore_pruned: bool = False,
 ) -> ThreadReport:
     """Take in a thread that `export_thread` wrote. Once it is there, a second call changes nothing.
 
@@ -212,6 +214,7 @@ def import_thread(
         thread_id: Another id for it.
         verify: Whether to read everything again and to compare it.
         restore_deleted: Whether a thread that the destination has deleted may come back.
+        restore_pruned: Whether checkpoints that the destination has pruned may come back.
 
     Raises:
         ForeignFileError: The file is cut short, changed, or of another kind. Nothing was stored.
@@ -220,7 +223,7 @@ def import_thread(
         MigrationError: It could not be stored; see `migrate`.
         StorageError: The file cannot be read.
     """
-    rules = Rules(verify=verify, restore_deleted=restore_deleted)
+    rules = Rules(verify=verify, restore_deleted=restore_deleted, restore_pruned=restore_pruned)
     return take_in(path, saver, thread_id=thread_id, rules=rules)
 
 
@@ -248,12 +251,12 @@ async def aimport_thread(
     thread_id: str | None = None,
     verify: bool = True,
     restore_deleted: bool = False,
+    restore_pruned: bool = False,
 ) -> ThreadReport:
     """Async twin of `import_thread`."""
     saver = blocking(saver, asyncio.get_running_loop())
-    return await offload(
-        import_thread, path, saver, thread_id=thread_id, verify=verify, restore_deleted=restore_deleted
-    )
+    options = {"verify": verify, "restore_deleted": restore_deleted, "restore_pruned": restore_pruned}
+    return await offload(import_thread, path, saver, thread_id=thread_id, **options)
 
 
 def is_exported(path: str | os.PathLike[str]) -> bool:

@@ -25,10 +25,11 @@ from ._commits import Target
 from ._evidence import Wishes, evidence_of, other_updates
 from ._histories import FinalizedHistory, finalize_history, is_healthy
 from ._journal import is_live, journal_path, journal_tokens, read_journal
+from ._loading import LoadedFile
 from ._pending import ERROR, pending_evidence, stored_ids
 from ._repair_files import Repair, repair_files, set_aside, state_of
 from ._running import load_transcript, note_results
-from ._standing import is_asked, left_of
+from ._standing import NULL_TASK_ID, ending_at_head, left_of, newest_known
 from ._store import Loaded, Store
 from ._thread_files import ThreadFiles, thread_ids
 from ._turn import LedgerState, TurnState
@@ -44,9 +45,6 @@ from .errors import (
     UnresolvedTypeWarning,
     UnserializableValueError,
 )
-
-#: The task id of writes that belong to no task; LangGraph applies them before anything else.
-NULL_TASK_ID: Final = "00000000-0000-0000-0000-000000000000"
 
 #: A plain run that has written within so many seconds may be running still.
 IDLE_SECONDS: Final = 300.0
@@ -81,7 +79,7 @@ class ThreadFacts(NamedTuple):
     Attributes:
         closed: The thread is closed.
         busy: A turn whose end will be announced is running.
-        last_state: How the last turn ended; "unknown" for a plain run.
+        last_state: How the last turn ended; "unknown" for a plain run, and for one that the log does not tell of.
         waits: The newest checkpoint waits for a person.
         seconds_idle: For how long nobody has written to it.
     """
@@ -105,6 +103,10 @@ class Hindrance(NamedTuple):
     is_well: bool = False
 
 
+#: Whoever is asked decides, and nobody for them.
+WAITS: Final = Hindrance("the thread waits for a person; resume it, or send it a message", is_well=True)
+
+
 def why_not(facts: ThreadFacts, *, idle: float) -> Hindrance | None:
     """Why a history is left alone; `None` if it may be finalized."""
     if facts.closed:
@@ -112,7 +114,7 @@ def why_not(facts: ThreadFacts, *, idle: float) -> Hindrance | None:
     if facts.busy:
         return Hindrance("a turn is running on the thread", is_well=True)
     if facts.waits or facts.last_state == "paused":
-        return Hindrance("the thread waits for a person; resume it, or send it a message", is_well=True)
+        return WAITS
     if facts.last_state == "unknown" and facts.seconds_idle < idle:
         return Hindrance(
             f"the thread was written to {facts.seconds_idle:.0f} s ago, and its run may be at work still; "
@@ -242,29 +244,38 @@ class _History:
         plan = None if loaded is None else self.plan(loaded, state.token + 1)
         if loaded is None or plan is None:
             return None
-        hindrance = self.why_not(loaded, state)
-        if hindrance is None and (reason := reason or _foreign_to(loaded, self._rules.messages_key)) is not None:
-            hindrance = Hindrance(reason)
+        hindrance = self.why_not(loaded, state) or self._foreign_to(loaded, reason)
         if hindrance is not None:
-            kind: Literal["left", "pending"] = "pending" if hindrance.is_well else "left"
-            return Repair(kind, thread_id, "", f"its history has open tool calls, and {hindrance.reason}")
-        not_run = self._not_run(loaded, state)
+            return self._left(hindrance)
         if dry_run:
+            not_run = self._not_run(loaded, state)
             return Repair("finalized", thread_id, "", _summary(plan.done, not_run, dry_run=True), not_run)
         turn = self._store.open_turn(thread_id, strategy="reject")
         ended: TurnState = "failed"
         try:
-            loaded, _ = self._loaded()
+            # From here on nobody else writes. What came between the look and now is looked at anew.
+            state = self._thread.ledger.read() or LedgerState()
+            loaded, reason = self._loaded()
             plan = None if loaded is None else self.plan(loaded, turn.token)
-            if plan is not None:
-                self._write(plan, turn)
-                self._let_go(turn)
+            if loaded is None or plan is None:
+                ended = self._ending(loaded, state)
+                return None
+            hindrance = self._waits(loaded, state) or self._foreign_to(loaded, reason)
+            if hindrance is not None:
+                ended = self._ending(loaded, state)
+                return self._left(hindrance)
+            not_run = self._not_run(loaded, state)
+            self._write(plan, turn)
+            self._let_go(turn)
             ended = "completed"
         finally:
-            self._store.settle_turn(thread_id, turn, ended, None if ended == "completed" else "error")
-        if plan is None:
-            return None
+            self._store.settle_turn(thread_id, turn, ended, "error" if ended == "failed" else None)
         return Repair("finalized", thread_id, "", _summary(plan.done, not_run, dry_run=False), not_run)
+
+    def _left(self, hindrance: Hindrance) -> Repair:
+        kind: Literal["left", "pending"] = "pending" if hindrance.is_well else "left"
+        reason = f"its history has open tool calls, and {hindrance.reason}"
+        return Repair(kind, self._thread.thread_id, "", reason)
 
     def _loaded(self) -> tuple[Loaded | None, str | None]:
         """The newest checkpoint, and why its history cannot be written again, if so.
@@ -308,25 +319,39 @@ class _History:
     def why_not(self, loaded: Loaded, state: LedgerState) -> Hindrance | None:
         """Why it is left alone, or `None`."""
         turns, _ = _turns.logged_turns(self._thread, state)
+        file = self._file(loaded, state)
+        last = newest_known(turns, file) if file is not None else None
         now = _Rest.of(self._thread)
         written_at = now.since if self._rest is None or not now.goes_on(self._rest) else self._rest.since
         facts = ThreadFacts(
             closed=state.closed,
             busy=_turns.is_busy(self._thread),
-            last_state=turns[0].state if turns else "unknown",
-            waits=self._waits(loaded, state),
+            last_state=last.state if last is not None else "unknown",
+            waits=file is not None and left_of(file).waiting,
             seconds_idle=max(0.0, time.time() - written_at),
         )
         return why_not(facts, idle=self._rules.idle)
 
+    def _waits(self, loaded: Loaded, state: LedgerState) -> Hindrance | None:
+        file = self._file(loaded, state)
+        return WAITS if file is not None and left_of(file).waiting else None
+
+    def _foreign_to(self, loaded: Loaded, reason: str | None) -> Hindrance | None:
+        reason = reason or _foreign_to(loaded, self._rules.messages_key)
+        return None if reason is None else Hindrance(reason)
+
     def _not_run(self, loaded: Loaded, state: LedgerState) -> tuple[str, ...]:
         """The nodes that come next, and will not run once the history is finalized."""
-        file = self._store.file(self._thread.namespace(state, ""), loaded.checkpoint_id)
+        file = self._file(loaded, state)
         return () if file is None else tuple(left_of(file).nodes)
 
-    def _waits(self, loaded: Loaded, state: LedgerState) -> bool:
-        file = self._store.file(self._thread.namespace(state, ""), loaded.checkpoint_id)
-        return file is not None and is_asked(file.write_marks())
+    def _ending(self, loaded: Loaded | None, state: LedgerState) -> TurnState:
+        """How a turn ends that has found nothing to do: as it has found the thread."""
+        file = None if loaded is None else self._file(loaded, state)
+        return "completed" if file is None else ending_at_head(file, 0)
+
+    def _file(self, loaded: Loaded, state: LedgerState) -> LoadedFile | None:
+        return self._store.file(self._thread.namespace(state, ""), loaded.checkpoint_id)
 
     def plan(self, loaded: Loaded, token: int) -> _Plan | None:
         """How the history is put in order; `None` if every call that was made has its answer."""

@@ -19,6 +19,8 @@ from ._turns import Turn
 RUNTIME_KEY: Final = "__pregel_runtime"
 #: Where an explicit turn travels. Keys with two underscores are never stored in metadata.
 TURN_KEY: Final = "__turncheckpoint_turn"
+#: Set where writes are put that were made elsewhere, at a time that nobody knows.
+UNDATED_KEY: Final = "__turncheckpoint_undated"
 
 #: Beyond this many runs, those that have ended are forgotten.
 RUNS_KEPT: Final = 1024

@@ -4,18 +4,20 @@ LangGraph's interface does not tell is asked of the savers that are known; nothi
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 
+from ._blocking import check_saver
+from ._runs import UNDATED_KEY
 from ._same_values import Key
+from ._sql_rows import SqlTables, tables_of
 from ._thread_files import thread_ids
 from ._turn import LedgerState
 from ._unreadable import Unreadable, pruned, unreadable
@@ -23,17 +25,9 @@ from ._write_calls import WriteKey
 from .errors import DamagedCheckpointError, MigrationError, RefusedValueError, TurnCheckpointError
 from .saver import TurnCheckpointSaver
 
-T = TypeVar("T")
-
 #: What callers of the library may do; commands say it in their own words.
 NAME_THEM: Final = "name them with thread_ids"
 OTHER_SERDE: Final = "Pass the saver with the serde that it was written with"
-
-_WRITES_SQL: Final = (
-    "SELECT task_path, task_id, idx, channel FROM {table} "
-    "WHERE thread_id = {mark} AND checkpoint_ns = {mark} AND checkpoint_id = {mark}"
-)
-_COUNTS_SQL: Final = "SELECT thread_id, COUNT(*) AS number FROM checkpoints GROUP BY thread_id"
 
 
 class StoppedError(Exception):
@@ -191,12 +185,12 @@ class OwnView(SaverView):
         """See `SaverView`; whoever has a turn on the thread keeps it.
 
         The turn ends as "imported" where all has been put. Where not, it ends as any turn whose block raises does:
-        what it has brought is a part of the thread.
+        what it has brought is a part of the thread. When its writes were made nobody knows.
         """
         turn = self.saver.turn({"configurable": {"thread_id": thread_id}}, multitask_strategy="reject")
         with turn as config:
             try:
-                yield config
+                yield {**config, "configurable": {**config["configurable"], UNDATED_KEY: True}}
             except StoppedError:
                 turn.settle("cancelled", "unknown")  # who cancels a task of asyncio does not say who wanted it
                 raise
@@ -233,68 +227,17 @@ class SqlView(SaverView):
 
     counts_threads = True
 
-    def __init__(self, saver: BaseCheckpointSaver[Any], rows: _Rows, table: str, mark: str, *drops: str) -> None:
+    def __init__(self, saver: BaseCheckpointSaver[Any], tables: SqlTables) -> None:
         super().__init__(saver)
-        self.drops = frozenset(drops)
-        self._rows, self._sql = rows, _WRITES_SQL.format(table=table, mark=mark)
+        self.drops, self._tables = tables.drops, tables
 
     def thread_counts(self) -> Mapping[Any, int]:
         """See `Origin`."""
         with _reading("its threads cannot be listed"):
-            return dict(self._rows(self.saver, _COUNTS_SQL, ()))
+            return self._tables.counts(self.saver)
 
     def _write_keys(self, thread_id: Any, key: Key) -> Sequence[WriteKey] | None:
-        return [WriteKey(*row) for row in self._rows(self.saver, self._sql, (thread_id, *key))]
-
-
-class _Rows(Protocol):
-    """Runs a query on the connection of a saver."""
-
-    def __call__(self, saver: Any, sql: str, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]: ...
-
-
-def _sqlite_rows(saver: Any, sql: str, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
-    with saver.cursor(transaction=False) as cursor:
-        return list(cursor.execute(sql, values))
-
-
-def _async_sqlite_rows(saver: Any, sql: str, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
-    async def fetch() -> Any:
-        await saver.setup()
-        async with saver.lock, saver.conn.execute(sql, values) as cursor:
-            return await cursor.fetchall()
-
-    return [tuple(row) for row in run_on(saver.loop, fetch())]
-
-
-def _postgres_rows(saver: Any, sql: str, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
-    with saver._cursor() as cursor:  # noqa: SLF001 - the saver has no public way to its connection or pool
-        cursor.execute(sql, values)
-        return [tuple(row.values()) for row in cursor.fetchall()]
-
-
-def _async_postgres_rows(saver: Any, sql: str, values: tuple[Any, ...]) -> Iterable[tuple[Any, ...]]:
-    async def fetch() -> Any:
-        async with saver._cursor() as cursor:  # noqa: SLF001 - as above
-            await cursor.execute(sql, values)
-            return await cursor.fetchall()
-
-    return [tuple(row.values()) for row in run_on(saver.loop, fetch())]
-
-
-#: Found by name, so that no database has to be imported to find out that it is not used.
-#: What older LangGraph kept in the metadata under "writes" is dropped by the savers on PostgreSQL.
-_SQL_SAVERS: Final[Mapping[tuple[str, str], tuple[Any, ...]]] = {
-    ("langgraph.checkpoint.sqlite", "SqliteSaver"): (_sqlite_rows, "writes", "?"),
-    ("langgraph.checkpoint.sqlite.aio", "AsyncSqliteSaver"): (_async_sqlite_rows, "writes", "?"),
-    ("langgraph.checkpoint.postgres", "PostgresSaver"): (_postgres_rows, "checkpoint_writes", "%s", "writes"),
-    ("langgraph.checkpoint.postgres.aio", "AsyncPostgresSaver"): (
-        _async_postgres_rows,
-        "checkpoint_writes",
-        "%s",
-        "writes",
-    ),
-}
+        return [WriteKey(*row) for row in self._tables.write_keys(self.saver, thread_id, key)]
 
 
 def view_of(saver: BaseCheckpointSaver[Any]) -> SaverView:
@@ -303,81 +246,13 @@ def view_of(saver: BaseCheckpointSaver[Any]) -> SaverView:
     Raises:
         TypeError: It is no saver.
     """
-    if not isinstance(saver, BaseCheckpointSaver):
-        raise TypeError(f"{saver!r:.200} is no checkpoint saver of LangGraph's")
+    check_saver(saver)
     if isinstance(saver, TurnCheckpointSaver):
         return OwnView(saver)
     if isinstance(saver, InMemorySaver):
         return MemoryView(saver)
-    for kind in type(saver).__mro__:
-        if (known := _SQL_SAVERS.get((kind.__module__, kind.__name__))) is not None:
-            return SqlView(saver, *known)
-    return SaverView(saver)
-
-
-def check_outside_loop(saver: BaseCheckpointSaver[Any]) -> None:
-    """Refuse to block the event loop that the saver itself needs, which would never end.
-
-    Raises:
-        MigrationError: The saver belongs to the loop that runs here.
-    """
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if getattr(saver, "loop", None) is running:
-        raise MigrationError(f"a {type(saver).__name__} cannot be waited for in its own event loop; use the async twin")
-
-
-class BlockingSaver(BaseCheckpointSaver[Any]):
-    """The blocking methods of a saver that only has async ones, for a thread beside its event loop."""
-
-    def __init__(self, saver: BaseCheckpointSaver[Any], loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(serde=saver.serde)
-        self._saver, self._loop = saver, loop
-
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """See `BaseCheckpointSaver`."""
-        return run_on(self._loop, self._saver.aget_tuple(config))
-
-    def list(self, config: RunnableConfig | None, **options: Any) -> Iterator[CheckpointTuple]:
-        """See `BaseCheckpointSaver`."""
-        found = self._saver.alist(config, **options)
-        while (item := run_on(self._loop, _next_of(found))) is not None:
-            yield item
-
-    def put(self, *args: Any) -> RunnableConfig:
-        """See `BaseCheckpointSaver`."""
-        return run_on(self._loop, self._saver.aput(*args))
-
-    def put_writes(self, *args: Any) -> None:
-        """See `BaseCheckpointSaver`."""
-        run_on(self._loop, self._saver.aput_writes(*args))
-
-    def get_next_version(self, current: Any, channel: None) -> Any:
-        """See `BaseCheckpointSaver`."""
-        return self._saver.get_next_version(current, channel)
-
-
-def blocking(saver: BaseCheckpointSaver[Any], loop: asyncio.AbstractEventLoop) -> BaseCheckpointSaver[Any]:
-    """A saver whose blocking methods work in a thread beside the loop.
-
-    Raises:
-        TypeError: It is no saver.
-    """
-    view_of(saver)
-    if type(saver).get_tuple is not BaseCheckpointSaver.get_tuple:
-        return saver
-    return BlockingSaver(saver, loop)
-
-
-async def _next_of(found: Any) -> CheckpointTuple | None:
-    return cast("CheckpointTuple | None", await anext(found, None))
-
-
-def run_on(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that another thread's loop runs."""
-    return asyncio.run_coroutine_threadsafe(work, loop).result()
+    tables = tables_of(saver)
+    return SaverView(saver) if tables is None else SqlView(saver, tables)
 
 
 class _reading:  # noqa: N801 - used like a function

@@ -11,8 +11,8 @@ from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langgraph.types import Overwrite, Send
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage, convert_to_messages
+from langgraph.types import Overwrite
 
 from ._checkpoint_files import NamespaceFiles
 from ._fields import id_time_ns, written_at
@@ -21,24 +21,34 @@ from ._histories import METADATA_KEY
 from ._journal import journal_path, read_journal
 from ._loading import Head, LoadedFile
 from ._records import WRITES
+from ._standing import UNREADABLE, ending, left_of, nodes_between
 from ._store import READING_ATTEMPTS, Store
 from ._story import CallResult, Seen, SeenAnswer, SeenCall, SeenCheckpoint, SeenTask
 from ._transcript import Transcript, decode_records, keys_of, messages_in
-from ._turn import LedgerState
+from ._turn import LedgerState, TurnState
+from ._turn_store import Written
 from ._turns import logged_turns
-from .errors import DamagedCheckpointError, RefusedValueError, StorageError, UnknownFormatError
+from .errors import DamagedCheckpointError, RefusedValueError, StorageError
 
 #: At most so many checkpoints of a thread are read, and so many namespaces of subgraphs counted.
 CHECKPOINTS_READ: Final = 5000
 NAMESPACES_COUNTED: Final = 500
 
 _BRANCH: Final = "branch:to:"
-_SENDS: Final = "__pregel_tasks"
-_START: Final = "__start__"
+_HISTORY: Final = "messages"
 _ERROR: Final = "__error__"
 _INTERRUPT: Final = "__interrupt__"
 _RETURN: Final = "__return__"
-_RESUME: Final = "__resume__"
+
+
+class _Unannounced:
+    """The turns that have announced no end; those that are in no log are among them."""
+
+    def __init__(self, told: Mapping[int, TurnState]) -> None:
+        self._told = told
+
+    def __contains__(self, token: object) -> bool:
+        return isinstance(token, int) and token > 0 and self._told.get(token, "unknown") == "unknown"
 
 
 class _Read(NamedTuple):
@@ -80,12 +90,18 @@ def _looked_at(store: Store, thread_id: str, state: LedgerState, *, turns: int, 
     files = thread.namespace(state, "")
     wanted = [turn.opened.token for turn in logged[:turns]]
     enough = min(wanted) if len(wanted) == turns else 0
-    found = _Looker(store, files, damaged, texts=texts).checkpoints(enough)
+    told = {turn.opened.token: turn.state for turn in logged}
+    written = Written(plain=_Unannounced(told))
+    imported = {token for token, state in told.items() if state == "imported"}
+    found = _Looker(store, files, damaged, texts=texts).checkpoints(enough, written, imported)
+    if logged:
+        written.end(logged[0].opened.token)
     inner = _inner_ids(store, thread_id, state, oldest=found[0].checkpoint_id) if found else []
     return Seen(
         thread_id=thread_id,
         turns=logged,
         checkpoints=[one._replace(inner=_between(inner, one.parent_id, one.checkpoint_id)) for one in found],
+        ends=written.ends,
         journals=_journals(store, thread_id, wanted, damaged),
         is_closed=state.closed,
         damaged=damaged,
@@ -98,11 +114,17 @@ class _Looker:
     def __init__(self, store: Store, files: NamespaceFiles, damaged: list[str], *, texts: bool) -> None:
         self._store, self._files, self._damaged, self._texts = store, files, damaged, texts
 
-    def checkpoints(self, enough: int) -> list[SeenCheckpoint]:
-        """The newest, oldest first, down to the first of a turn older than the token `enough`."""
+    def checkpoints(self, enough: int, written: Written, imported: Collection[int]) -> list[SeenCheckpoint]:
+        """The newest, oldest first.
+
+        Args:
+            enough: They are read down to the first of a turn older than this token.
+            written: Meets what is read.
+            imported: The turns that have brought checkpoints from elsewhere.
+        """
         read: dict[str, _Read] = {}
         for checkpoint_id in islice(self._files.ids(), CHECKPOINTS_READ):
-            one = self._read(checkpoint_id)
+            one = self._read(checkpoint_id, written)
             if one is not None:
                 read[checkpoint_id] = one
                 if 0 < one.file.token < enough:
@@ -110,38 +132,42 @@ class _Looker:
         else:
             if len(read) == CHECKPOINTS_READ:
                 self._damaged.append(f"only the newest {CHECKPOINTS_READ} checkpoints were looked at")
-        channels = {"messages", _ERROR, _INTERRUPT, _RETURN, _RESUME}
+        channels = {_HISTORY, _ERROR, _INTERRUPT, _RETURN}
         for one in read.values():
             versions = one.head.checkpoint.get("channel_versions") or {}
             channels.update(name for name in versions if not name.startswith(("__", _BRANCH)))
-        carried_on = {one.file.parent_id for one in read.values() if one.head.metadata.get("source") == "loop"}
-        seen = {
-            checkpoint_id: self._seen(checkpoint_id, one, read, channels, is_last=checkpoint_id not in carried_on)
-            for checkpoint_id, one in reversed(read.items())
+        carried_on = {
+            (one.file.parent_id, one.file.token) for one in read.values() if one.head.metadata.get("source") == "loop"
         }
+        seen = {}
+        for checkpoint_id, one in reversed(read.items()):
+            seen[checkpoint_id] = found = self._seen(checkpoint_id, one, read, channels)
+            if (checkpoint_id, one.file.token) not in carried_on:
+                end: TurnState = ending(one.file, one.file.token) if one.file.token in imported else "unknown"
+                seen[checkpoint_id] = found._replace(pending=self._pending(one.file), end=end)
         for one in read.values():
             parent = seen.get(one.file.parent_id or "")
             if parent is not None and (given := self._given(one, read[parent.checkpoint_id], parent, channels)):
                 seen[parent.checkpoint_id] = parent._replace(tasks=(*parent.tasks, given))
         return [*seen.values()]
 
-    def _read(self, checkpoint_id: str) -> _Read | None:
+    def _read(self, checkpoint_id: str, written: Written) -> _Read | None:
+        file = None
         try:
             file = self._store.file(self._files, checkpoint_id)
-            return None if file is None else _Read(file, file.head())
-        except (DamagedCheckpointError, UnknownFormatError, RefusedValueError) as error:
+            if file is None:
+                return None
+            written.meet(file)
+            return _Read(file, file.head())
+        except UNREADABLE as error:
             if self._files.exists(checkpoint_id):  # else it was removed under our eyes
                 self._damaged.append(str(error))
+            if file is None:
+                written.miss()
             return None
 
     def _seen(
-        self,
-        checkpoint_id: str,
-        one: _Read,
-        read: Mapping[str, _Read],
-        channels: Collection[str],
-        *,
-        is_last: bool,
+        self, checkpoint_id: str, one: _Read, read: Mapping[str, _Read], channels: Collection[str]
     ) -> SeenCheckpoint:
         parent_id = one.file.parent_id or ""
         parent = read.get(parent_id)
@@ -154,23 +180,20 @@ class _Looker:
             at=_seconds(checkpoint.get("ts"), checkpoint_id),
             source=source,
             ran=self._ran(one, parent) if source == "loop" else (),
-            pending=self._pending(one.head, parent if is_last else None),
-            tasks=self._tasks(one.file, channels),
+            tasks=self._tasks(one.file, channels, is_input=source == "input"),
             gathered=self._gathered(one, parent, channels) if source == "loop" else None,
         )
 
     @staticmethod
     def _ran(one: _Read, parent: _Read | None) -> tuple[str, ...]:
-        """The nodes between two checkpoints: those that have seen other versions of their channels since."""
-        now = one.head.checkpoint.get("versions_seen") or {}
+        """The nodes between two checkpoints."""
         if parent is None and one.file.parent_id:
             return ("step",)  # what came before is gone
-        before = {} if parent is None else parent.head.checkpoint.get("versions_seen") or {}
-        return tuple(str(name) for name, versions in now.items() if versions != before.get(name))
+        return tuple(nodes_between(parent, one.head))
 
     def _gathered(self, one: _Read, parent: _Read | None, channels: Collection[str]) -> SeenTask | None:
         """What a checkpoint holds that its parent does not, where the steps between them were not stored."""
-        before = -1 if parent is None else _step_of(parent)
+        before = -2 if parent is None else _step_of(parent)  # the first input of a thread is step -1
         if _step_of(one) <= before + 1 or (parent is None and one.file.parent_id):
             return None
         told = [] if parent is None else self._messages(parent, channels)
@@ -208,22 +231,15 @@ class _Looker:
             self._damaged.append(str(error))
             return []
 
-    def _pending(self, head: Head, parent: _Read | None) -> tuple[str, ...]:
-        """The nodes that are to run; of tasks by `Send` their names only where `parent` is given."""
-        updated = head.checkpoint.get("updated_channels")
-        names = [name for name in head.channels if name.startswith((_BRANCH, _START))] if updated is None else updated
-        pending = [str(name).removeprefix(_BRANCH) for name in names if str(name).startswith((_BRANCH, _START))]
-        if updated is not None and _SENDS in updated:
-            pending += self._sent(parent.file) if parent is not None else ["tasks"]
-        return tuple(dict.fromkeys(pending))
-
-    def _sent(self, file: LoadedFile) -> list[str]:
+    def _pending(self, file: LoadedFile) -> tuple[str, ...]:
+        """The nodes that are to run."""
         try:
-            return [value.node for _, _, value in file.writes({_SENDS}) if isinstance(value, Send)] or ["tasks"]
-        except (DamagedCheckpointError, RefusedValueError):
-            return ["tasks"]
+            return tuple(left_of(file).nodes)
+        except UNREADABLE as error:
+            self._damaged.append(str(error))
+            return ()
 
-    def _tasks(self, file: LoadedFile, channels: Collection[str]) -> tuple[SeenTask, ...]:
+    def _tasks(self, file: LoadedFile, channels: Collection[str], *, is_input: bool) -> tuple[SeenTask, ...]:
         tasks = []
         for kind, section in file.image.records:
             if kind != WRITES:
@@ -237,6 +253,9 @@ class _Looker:
                     self._damaged.append(str(error))
                 continue
             task = self._task(int(section.fields[2]), [(channel, value) for _, channel, value in writes])
+            if is_input and self._texts and not task.prompt:
+                said = (_said(value, is_history=channel == _HISTORY) for _, channel, value in writes)
+                task = task._replace(prompt=next(filter(None, said), ""))
             tasks.append(task._replace(at=written_at(file.checkpoint_id, section.fields)))
         return tuple(tasks)
 
@@ -244,14 +263,12 @@ class _Looker:
         calls: dict[str, SeenCall] = {}
         answers: dict[str, SeenAnswer] = {}
         prompt = error = ""
-        is_paused = is_resumed = False
+        is_paused = False
         for channel, value in writes:
             if channel == _ERROR:
                 error = str(value) if self._texts else str(value).partition("(")[0]
             elif channel == _INTERRUPT:
                 is_paused = True
-            elif channel == _RESUME:
-                is_resumed = True
             is_whole = isinstance(value, Overwrite)
             for message in messages_in(value.value if is_whole else value):
                 if isinstance(message, ToolMessage):
@@ -261,7 +278,7 @@ class _Looker:
                     calls.update((call.call_id, call) for call in self._calls(message))
                 elif isinstance(message, HumanMessage) and not is_whole and METADATA_KEY not in _metadata(message):
                     prompt = _text(message) if self._texts else ""
-        return SeenTask(token, tuple(calls.values()), tuple(answers.values()), prompt, error, is_paused, is_resumed)
+        return SeenTask(token, tuple(calls.values()), tuple(answers.values()), prompt, error, is_paused)
 
     def _calls(self, message: AIMessage) -> list[SeenCall]:
         try:
@@ -294,6 +311,25 @@ def _text(message: BaseMessage) -> str:
         return str(message.text)
     except (AttributeError, KeyError, TypeError, ValueError):
         return ""  # built without validation
+
+
+def _said(given: Any, *, is_history: bool) -> str:
+    """What a person says in an input that is not made of messages yet: pairs of a role and a text, dicts, or texts."""
+    is_pair = len(given) == 2 and _is_person(given[0]) if isinstance(given, (list, tuple)) else False
+    several = given if isinstance(given, (list, tuple)) and not is_pair else [given]
+    said = ""
+    for one in several:
+        if isinstance(one, (list, tuple, dict)) or (isinstance(one, str) and is_history):
+            try:
+                (message,) = convert_to_messages([one])
+            except (ValueError, TypeError, KeyError, NotImplementedError):
+                continue
+            said = _text(message) if isinstance(message, HumanMessage) else said
+    return said
+
+
+def _is_person(role: object) -> bool:
+    return isinstance(role, str) and role in {"user", "human"}
 
 
 def _shown(args: object) -> str:
@@ -353,14 +389,23 @@ def _journals(
 
 
 def _results(transcript: Transcript) -> dict[str, CallResult]:
-    return {call_id: _result(found.facts) for (_, call_id), found in transcript.call_evidence().items()}
+    return {
+        call_id: _result(found.facts, is_asked=_is_asked(transcript, call_id))
+        for (_, call_id), found in transcript.call_evidence().items()
+    }
 
 
-def _result(facts: Facts) -> CallResult:
+def _is_asked(transcript: Transcript, call_id: str) -> bool:
+    """Whether a person is asked what became of a call."""
+    key = transcript.newest(call_id)
+    return key is not None and transcript.asked(key) is not None
+
+
+def _result(facts: Facts, *, is_asked: bool) -> CallResult:
     if facts.result:
         return "ok" if facts.started else "kept"  # else it was given on without running
     if facts.error is not None:
         return "error"
-    if facts.paused:
+    if facts.paused or (is_asked and not facts.started):
         return "paused"
     return "not run" if facts.known and not facts.started else "unknown"

@@ -30,6 +30,11 @@ _INPUT: Final = "__start__"
 _ERROR: Final = "__error__"
 _INTERRUPT: Final = "__interrupt__"
 _RESUME: Final = "__resume__"
+#: What says how a task stands. A task that has written anything else has ended.
+_CONTROL: Final = frozenset({_ERROR, "__error_source_node__", _INTERRUPT, _RESUME})
+
+#: The task id of writes that belong to no task; LangGraph applies them before anything else.
+NULL_TASK_ID: Final = "00000000-0000-0000-0000-000000000000"
 
 
 class Left(NamedTuple):
@@ -48,8 +53,9 @@ class Standing(NamedTuple):
     """How a thread stands.
 
     Attributes:
-        state: How its newest turn ended. Where nobody announced that, or it only brought checkpoints from elsewhere,
-            what its newest checkpoint tells; "unknown" if that cannot be read, for want of a key, say.
+        state: How its newest turn ended. Where nobody announced that, or it only brought checkpoints from elsewhere, or
+            the log does not know of it, what its newest checkpoint tells; "unknown" if that cannot be read, for want of
+            a key, say.
         cause: Why the turn ended before its work was done, if it did and somebody said so.
         left: What the newest checkpoint leaves to do; `None` if it cannot be read, or there is none.
         damage: What is wrong with the newest checkpoint, or empty.
@@ -70,26 +76,67 @@ def left_of(file: LoadedFile) -> Left:
     head = file.head()
     nodes = [name.removeprefix(_NEXT) for name in head.channels if name.startswith(_NEXT)]
     nodes += [name.rpartition(":")[2] for name in head.channels if _is_joined(file, head, name)]
-    if _TASKS in head.channels:
-        tasks = file.value(head, _TASKS)
-        nodes += [str(getattr(task, "node", "?")) for task in (tasks if isinstance(tasks, (list, tuple)) else ())]
+    nodes += _sent_to(file, head)
     if _INPUT in head.channels:
         nodes.append(_INPUT)
     return Left(sorted(set(nodes)), is_asked(file.write_marks()))
 
 
+def _sent_to(file: LoadedFile, head: Head) -> list[str]:
+    """The nodes that tasks were sent to by `Send`, and that run next."""
+    tasks = file.value(head, _TASKS) if _TASKS in head.channels else ()
+    return [str(getattr(task, "node", "?")) for task in (tasks if isinstance(tasks, (list, tuple)) else ())]
+
+
+def nodes_between(before: tuple[LoadedFile, Head] | None, after: Head) -> list[str]:
+    """The nodes that ran between a checkpoint and one that was made of it: those that have seen other versions of their
+    channels since, and those that tasks were sent to, which see none.
+    """
+    seen = {} if before is None else before[1].checkpoint.get("versions_seen") or {}
+    now = after.checkpoint.get("versions_seen") or {}
+    ran = [str(name) for name, versions in now.items() if versions != seen.get(name)]
+    if before is not None and after.metadata.get("source") == "loop":
+        try:
+            ran += _sent_to(*before)
+        except UNREADABLE:
+            ran += ["?"]
+    return list(dict.fromkeys(ran))
+
+
 def is_asked(marks: Iterable[WriteMark]) -> bool:
     """Whether a person is asked by what was written on a checkpoint, and has not answered.
 
-    Who is asked twice in one node has answered the first time: what was written last counts.
+    Each task asks for itself, and asks again after an answer to its first question. An answer that is for no task in
+    particular is for all that have asked by then. In a copy nothing tells what came first: a question that has
+    such an answer counts as open there, as it does for LangGraph.
     """
-    asked = False
+    asking: set[str] = set()
     for mark in marks:
         if _INTERRUPT in mark.channels:
-            asked = True
-        elif _RESUME in mark.channels:
-            asked = False
-    return asked
+            asking.add(mark.task_id)
+        elif mark.task_id == NULL_TASK_ID:
+            if _RESUME in mark.channels:
+                asking.clear()
+        elif _RESUME in mark.channels or not mark.channels <= _CONTROL:
+            asking.discard(mark.task_id)
+    return bool(asking)
+
+
+def newest_known(turns: Sequence[LoggedTurn], file: LoadedFile) -> LoggedTurn | None:
+    """A thread's newest turn; `None` if its log does not tell of it, because its newest checkpoint is of a later one.
+
+    The log is not synced, and a disk may be full: what came last may be missing there.
+
+    Args:
+        turns: The turns that the log tells of, newest first.
+        file: The newest checkpoint.
+
+    Raises:
+        DamagedCheckpointError, RefusedValueError: It cannot be read.
+    """
+    newest = turns[0] if turns else None
+    writers = (file.token, *(mark.token for mark in file.write_marks()))
+    return None if newest is None or newest.opened.token < max(writers) else newest
 
 
 def ending(file: LoadedFile, token: int) -> TurnState:
@@ -113,12 +160,14 @@ def ending_at_head(file: LoadedFile, newest: int) -> TurnState:
 
     Args:
         file: The checkpoint.
-        newest: The token of the newest turn there is a record of. An error that an older one met there is past.
+        newest: The token of the newest turn there is a record of. An error that an older one met there is past, also
+            where the newest is known by what it wrote there alone.
 
     Raises:
         DamagedCheckpointError, RefusedValueError: It cannot be read.
     """
     marks = file.write_marks()
+    newest = max(newest, *(mark.token for mark in marks), 0)
     return inferred_state(
         has_error=any(_ERROR in mark.channels and not 0 < mark.token < newest for mark in marks),
         is_waiting=is_asked(marks),
@@ -163,19 +212,18 @@ def standing(codec: ValueCodec, files: NamespaceFiles, turns: Sequence[LoggedTur
         turns: The turns that its log tells of, newest first.
     """
     newest = turns[0] if turns else None
-    state: ThreadState = newest.state if newest is not None else "unknown"
-    cause = newest.cause if newest is not None else None
-    is_told = state not in {"unknown", "imported"}
+    state, cause = _told(newest)
     for _ in range(_LOOKS):
         head_id = files.head_id()
         if head_id is None:
-            return Standing(state if is_told else "unknown", cause)
+            return Standing(state or "unknown", cause)
         try:
             file = _whole(codec, files, head_id)
             if file is None:
                 continue  # removed under our eyes
             left = left_of(file)
-            if not is_told:
+            state, cause = _told(newest_known(turns, file))
+            if state is None:
                 state = ending_at_head(file, newest.opened.token if newest is not None else 0)
             return Standing(state, cause, left)
         except DamagedCheckpointError as error:
@@ -183,7 +231,14 @@ def standing(codec: ValueCodec, files: NamespaceFiles, turns: Sequence[LoggedTur
                 return Standing("damaged", cause, None, str(error))
         except (UnknownFormatError, RefusedValueError):
             break
-    return Standing(state if is_told else "unknown", cause)
+    return Standing(state or "unknown", cause)
+
+
+def _told(turn: LoggedTurn | None) -> tuple[ThreadState | None, Cause | None]:
+    """How a thread stands after its newest turn, and why; without a state if that turn's log does not tell."""
+    if turn is None or turn.state in {"unknown", "imported"}:
+        return None, None if turn is None else turn.cause
+    return turn.state, turn.cause
 
 
 def _whole(codec: ValueCodec, files: NamespaceFiles, checkpoint_id: str) -> LoadedFile | None:

@@ -509,14 +509,18 @@ class Store(TurnStore):
         task: tuple[str, str],
         *,
         read_head: str | None,
+        dated: bool = True,
     ) -> None:
-        """Store writes; see `TurnCheckpointSaver.put_writes`. Entries are `[index, channel, value]`."""
+        """Store writes; see `TurnCheckpointSaver.put_writes`. Entries are `[index, channel, value]`.
+
+        With `dated` they say that they were made now.
+        """
         task_id, task_path = task
         check_checkpoint_id(target.checkpoint_id)
         encoder = Encoder(self._codec, None)
         head, shapes = encode_writes(self._codec, encoder, task_path, entries)
         token = 0 if target.turn is None else target.turn.token
-        since = ms_since(target.checkpoint_id, time.time_ns())
+        since = ms_since(target.checkpoint_id, time.time_ns()) if dated else None
 
         def section_of(positions: list[int]) -> Section:
             kept, blobs = head, encoder.blobs

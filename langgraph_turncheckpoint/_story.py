@@ -56,8 +56,7 @@ class SeenTask(NamedTuple):
         answers: Answers in its messages.
         prompt: What a person says in them.
         error: What it raised, or empty.
-        is_paused: Whether it waits for a person.
-        is_resumed: Whether a person's answer is in it.
+        is_paused: Whether it asked a person.
         at: When it was stored, in seconds since 1970; `None` if that is not known.
     """
 
@@ -67,7 +66,6 @@ class SeenTask(NamedTuple):
     prompt: str = ""
     error: str = ""
     is_paused: bool = False
-    is_resumed: bool = False
     at: float | None = None
 
 
@@ -81,7 +79,8 @@ class SeenCheckpoint(NamedTuple):
         at: When, in seconds since 1970.
         source: LangGraph's word for what made it: "input", "loop", "update" or "fork".
         ran: The nodes that made it.
-        pending: The nodes that are to run next.
+        pending: The nodes that are to run next, unless the turn that wrote it went on itself.
+        end: How that turn, or a part of it, ended if this is the last that it wrote; "unknown" if that was not asked.
         tasks: What was written on it.
         inner: How many checkpoints of subgraphs came between its parent and it.
         gathered: Where several super-steps were stored as one, what they said: `durability="exit"` does that.
@@ -94,6 +93,7 @@ class SeenCheckpoint(NamedTuple):
     source: str
     ran: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
+    end: TurnState = "unknown"
     tasks: tuple[SeenTask, ...] = ()
     inner: int = 0
     gathered: SeenTask | None = None
@@ -107,6 +107,7 @@ class Seen:
         thread_id: Its id.
         turns: The turns in its log, newest first.
         checkpoints: The checkpoints of the newest turns, oldest first.
+        ends: How those turns ended of which nobody announced it, as far as what they wrote last tells.
         journals: By turn and id of a call, what its journal says of it.
         is_closed: Whether new turns are refused.
         damaged: What could not be read, a sentence each.
@@ -115,6 +116,7 @@ class Seen:
     thread_id: str
     turns: Sequence[LoggedTurn] = ()
     checkpoints: Sequence[SeenCheckpoint] = ()
+    ends: Mapping[int, TurnState] = field(default_factory=dict)
     journals: Mapping[int, Mapping[str, CallResult]] = field(default_factory=dict)
     is_closed: bool = False
     damaged: Sequence[str] = ()
@@ -179,13 +181,14 @@ class TurnBand(NamedTuple):
         steps: What it did.
         prompt: What it was asked.
         end: What to say behind its last step; empty where it simply ended.
-        continues: The turn that it continues, or 0.
+        continues: The turn on whose unfinished work it goes on, or 0.
         takes_over: The turn that it fenced out, or 0.
         lane: The branch of the history that it is on.
         forks_from: If it begins a branch, the position of the band that it leaves, or -1 for one that is not shown.
         left_as: Of what was imported, how its last run ended as far as its last checkpoint tells.
         refused: What it tried to write when it was over, in words; empty if nothing is known of the kind.
         part: Of what was imported in one turn, which of its runs this is, from 1 on; 0 if it is the whole turn.
+        starts_over: Whether it begins a branch and builds on nothing.
     """
 
     token: int
@@ -203,6 +206,7 @@ class TurnBand(NamedTuple):
     left_as: TurnState | None = None
     refused: str = ""
     part: int = 0
+    starts_over: bool = False
 
 
 class Folded(NamedTuple):

@@ -22,7 +22,7 @@ from ._copy_plan import (
     named,
     oldest_first,
 )
-from ._same_values import Key, Seen, body_difference, look_alike, seen, writes_difference
+from ._same_values import Key, Seen, body_difference, look_alike, missing_writes, seen, writes_difference
 from ._saver_views import Origin, SaverView, StoppedError, told
 from ._unreadable import Unreadable, check_readable, described, goes_back, not_copied
 from ._write_calls import write_calls
@@ -47,11 +47,11 @@ class ThreadReport(NamedTuple):
     Attributes:
         thread_id: The thread.
         state: `copied`: it was not there before. `continued`: part of it was. `unchanged`: all of it was. `ahead`:
-            all of it was, and the destination has gone on since.
+            all of it was, but for what was pruned, and the destination has gone on since.
         checkpoints: How many the source has, readable or not.
         copied: How many of them were put now.
         unreadable: Those that could not be read, and what is wrong with them. All others were copied.
-        pruned: How many the destination has pruned. They were left out, unless `restore_pruned` was given.
+        pruned: How many were left out because the destination has pruned them.
         older: How many of the copied ones come before some that were there already: the destination had them once,
             or they were saved late.
         goes_back: Whether the newest checkpoint is among the unreadable, so that the copy goes on from an older one.
@@ -143,6 +143,8 @@ class ThreadCopy:
         self._origin, self._source_id, self._destination = origin, source_id, destination
         self._thread_id, self._stop, self._instead = thread_id, stop, instead
         self._lost: Collection[Key] = ()
+        self._nameless: Collection[str] = ()
+        self._half_read: Collection[Key] = ()
 
     def run(self, tell: Callable[[int, int], None], rules: Rules) -> ThreadReport:
         """Copy what is missing.
@@ -160,11 +162,10 @@ class ThreadCopy:
         if not source and not lost:
             raise MigrationError("the source has no such thread", self._thread_id)
         check_readable(self._thread_id, source, lost, strict=rules.strict)
-        self._lost = {(each.checkpoint_ns, each.checkpoint_id) for each in lost} - source.keys()
+        self._remember(source, lost)
         there = self._scan_destination()
         gone = self._pruned(source, there)
-        left_out: Collection[Key] = () if rules.restore_pruned else gone
-        plan = self._plan(source, there, left_out)
+        plan = self._plan(source, there, gone, restore=rules.restore_pruned)
         was_empty = not there
         tell(len(source) - len(plan.checkpoints), len(source))
         if plan.checkpoints or plan.writes:
@@ -173,17 +174,17 @@ class ThreadCopy:
                 # From here on nobody else writes there, if it is ours; what came before that is seen now.
                 there = self._scan_destination()
                 gone = self._pruned(source, there)
-                left_out = () if rules.restore_pruned else gone
-                plan = self._plan(source, there, left_out)
+                plan = self._plan(source, there, gone, restore=rules.restore_pruned)
                 self._check_deleted(plan, restore=rules.restore_deleted)
                 self._copy(source, plan, config, tell)
             if rules.verify:
                 self._check_source(source)
                 there = self._scan_destination()
-        if rules.verify and not plan.is_ahead:
+        left_out = 0 if rules.restore_pruned else len(gone)
+        if rules.verify:
             # A destination that prunes by itself may have done so while it was written to.
             gone |= self._pruned(source, there)
-            self._check_copy({key: one for key, one in source.items() if key in there or key not in gone}, there)
+            self._check_copy({key: one for key, one in source.items() if key in there or key not in gone}, there, plan)
         copied = len(plan.checkpoints)
         state: Literal["copied", "continued", "unchanged", "ahead"]
         if plan.is_ahead:
@@ -194,24 +195,40 @@ class ThreadCopy:
             state = "unchanged"
         total = len(source) + len(not_copied(lost))
         back = goes_back(source, lost)
-        return ThreadReport(self._thread_id, state, total, copied, lost, len(gone), plan.older, back)
+        return ThreadReport(self._thread_id, state, total, copied, lost, left_out, plan.older, back)
 
     def _scan_source(self) -> Thread:
         return scan(self._origin, self._source_id, self._stop, without=self._destination.drops)
 
     def _scan_destination(self) -> Thread:
         found = scan(self._destination, self._thread_id, self._stop, without=self._destination.drops)
-        # What the source cannot show any more may well be here, from before it was damaged.
-        return {key: one for key, one in found.items() if key not in self._lost}
+        return {key: one for key, one in found.items() if key not in self._lost and key[1] not in self._nameless}
+
+    def _remember(self, source: Thread, lost: Collection[Unreadable]) -> None:
+        """What the source cannot show any more may well be in the destination, from before it was damaged."""
+        missing = not_copied(lost)
+        named = {(each.checkpoint_ns, each.checkpoint_id) for each in missing if each.checkpoint_ns is not None}
+        nameless = {each.checkpoint_id for each in missing if each.checkpoint_ns is None}
+        self._lost, self._nameless = named - source.keys(), nameless - {key[1] for key in source}
+        self._half_read = {key for each in lost if (key := (each.checkpoint_ns or "", each.checkpoint_id)) in source}
 
     def _pruned(self, source: Thread, there: Thread) -> set[Key]:
         return self._destination.pruned(self._thread_id, below(source, there))
 
-    def _plan(self, source: Thread, there: Thread, left_out: Collection[Key]) -> Plan:
+    def _plan(self, source: Thread, there: Thread, gone: Collection[Key], *, restore: bool) -> Plan:
         def same(key: Key) -> str | None:
             return None if look_alike(source[key], there[key]) else self._difference(key)
 
-        return make_plan(self._thread_id, source, there, same, left_out=left_out, instead=self._instead)
+        return make_plan(
+            self._thread_id,
+            source,
+            there,
+            same,
+            gone=gone,
+            restore=restore,
+            half_read=self._half_read,
+            instead=self._instead,
+        )
 
     def _difference(self, key: Key, *, writes: bool = False) -> str | None:
         left = self._origin.tuple_at(self._source_id, key)
@@ -288,7 +305,9 @@ class ThreadCopy:
         advice = "Stop what writes to it and run the same migration again; it goes on from here."
         return SourceChangedError(f"the source changed while it was copied: {what}. {advice}", self._thread_id)
 
-    def _check_copy(self, source: Thread, there: Thread) -> None:
+    def _check_copy(self, source: Thread, there: Thread, plan: Plan) -> None:
+        if plan.is_ahead:  # who goes on writes to what is there
+            source, there = ({key: side[key] for key in plan.checkpoints if key in side} for side in (source, there))
         differences = [f"{named(key)}: {what}" for key, what in self._differences(source, there)]
         if differences:
             count, first = len(differences), "; ".join(differences[:NAMED_DIFFERENCES])
@@ -302,9 +321,13 @@ class ThreadCopy:
             if key not in there or key not in source:
                 yield key, "is in one of them only"
                 continue
-            is_known = all(write.value for write in source[key].writes)
-            alike = look_alike(source[key], there[key]) and is_known and source[key].writes == there[key].writes
-            if not alike and (difference := self._difference(key, writes=True)) is not None:
+            if key in self._half_read and not missing_writes(source[key], there[key])[0]:
+                writes, alike = False, look_alike(source[key], there[key])  # the destination may have more of them
+            else:
+                is_known = all(write.value for write in source[key].writes)
+                same_writes = is_known and source[key].writes == there[key].writes
+                writes, alike = True, look_alike(source[key], there[key]) and same_writes
+            if not alike and (difference := self._difference(key, writes=writes)) is not None:
                 yield key, difference
 
 

@@ -7,6 +7,7 @@ is not understood here.
                              <id>.pages     what others still need of a removed checkpoint
                              <id>.early     writes that came before their checkpoint
         turns                               the log of its turns
+        pruned                              empty; checkpoints of this life were removed
         j-<token>.journal                   the journal of a turn
         q-<n>                               the ticket of one who waits for the thread
 

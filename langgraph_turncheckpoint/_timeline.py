@@ -1,59 +1,29 @@
-"""From what was read of a thread to what a picture of it says: which turn did what, how it ended, what became of each
-tool call. Decisions only; nothing is read here, and nothing is drawn.
-
-How long a tool took that ran beside others is told by the time in its record of writes; a journal would know it of
-guarded turns only, and is removed once what it records is in the history. Where a task gave several answers at once,
-nobody knows how long each call took, and nothing is said.
+"""From what was read of a thread to what a picture of it says: which turn did what, how it ended, what it built on.
+Decisions only; nothing is read here, and nothing is drawn. What became of each tool call is decided in `_calls`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
+from ._calls import Calls, gathered_calls, is_imported
 from ._outcomes import end_words, ending_of, refused_words, unseen_outcome
 from ._story import (
-    Call,
-    CallResult,
     Folded,
     Outcome,
     Seen,
-    SeenAnswer,
-    SeenCall,
     SeenCheckpoint,
-    SeenTask,
     Step,
     StepKind,
     ThreadStory,
     TurnBand,
 )
-from ._turn import LoggedTurn, call_mark
+from ._turn import LoggedTurn, TurnState
 
 #: Nodes of LangGraph's own, which are no work of anybody's.
 _OWN_NODES: Final = frozenset({"__input__", "__start__", "__interrupt__"})
-
-
-_OUTCOME_NOTES: Final[Mapping[str, tuple[CallResult, str]]] = {
-    "recorded": ("ok", "it had returned a result"),
-    "unknown": ("unknown", "it had started and left no result; it may have taken effect"),
-    "not_run": ("not run", "it had not started"),
-    "superseded": ("not run", "it waited for a person's decision, which never came"),
-    "failed": ("error", "it raised an error"),
-    "invalid": ("not run", "its arguments could not be read"),
-    "answered_by_person": ("unknown", "it had started and left no result; a person settled it"),
-}
-#: Times of writes are known to the millisecond.
-_GRAIN: Final = 0.001
-_RESULT_NOTES: Final[Mapping[CallResult, str]] = {
-    "ok": "it returned a result",
-    "error": "it raised an error",
-    "unknown": "it may have started and has left no result; it may have taken effect",
-    "not run": "it was not run",
-    "paused": "it waits for a person",
-    "running": "it has no result yet",
-    "kept": "an earlier turn's result was used",
-}
 
 
 def tell(seen: Seen, *, turns: int) -> ThreadStory:
@@ -70,60 +40,12 @@ def tell(seen: Seen, *, turns: int) -> ThreadStory:
 _Run: TypeAlias = tuple[int, list[SeenCheckpoint]]
 
 
-class _Work(NamedTuple):
-    """A checkpoint as the ground on which a turn works."""
-
-    checkpoint: SeenCheckpoint
-    open: tuple[SeenCall, ...]
-
-
-class _View(NamedTuple):
-    """Which turn's view of a checkpoint's calls is told.
-
-    Attributes:
-        token: The turn.
-        since: The turn that wrote the checkpoint.
-        is_finished: Whether the checkpoint after it is there.
-        is_live: Whether the turn is running.
-        is_paused: Whether it waits for a person there.
-    """
-
-    token: int
-    since: int
-    is_finished: bool
-    is_live: bool
-    is_paused: bool
-
-
 class _Teller:
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
         self._logged = {turn.opened.token: turn for turn in seen.turns}
         self._by_id = {found.checkpoint_id: found for found in seen.checkpoints}
-        self._open: dict[str, tuple[SeenCall, ...]] = {}
-        for found in seen.checkpoints:  # parents come before their children
-            self._open[found.checkpoint_id] = self._open_calls(found)
-        #: By id of a call, what guards have told of it, and in which turns; oldest first.
-        self._told: dict[str, list[tuple[int, SeenAnswer]]] = {}
-        for found in seen.checkpoints:
-            open_calls = {call.call_id for call in self._open[found.checkpoint_id]}
-            for task in found.tasks:
-                for answer in task.answers:
-                    is_first = answer.call_id in open_calls
-                    open_calls.discard(answer.call_id)
-                    if answer.outcome or (answer.is_given and is_first):
-                        self._told.setdefault(answer.call_id, []).append((task.token, answer))
-
-    def _open_calls(self, found: SeenCheckpoint) -> tuple[SeenCall, ...]:
-        """The calls that nobody had answered when a checkpoint was made."""
-        parent = self._by_id.get(found.parent_id)
-        if parent is None:
-            return ()
-        asked = dict.fromkeys(self._open.get(found.parent_id, ()))
-        for task in parent.tasks:
-            asked.update(dict.fromkeys(task.calls))
-        answered = {answer.call_id for task in parent.tasks for answer in task.answers}
-        return tuple(call for call in asked if call.call_id not in answered)
+        self._calls = Calls(seen)
 
     def tell(self, limit: int) -> ThreadStory:
         seen = self._seen
@@ -160,7 +82,7 @@ class _Teller:
         return [
             (token if isinstance(token, int) else 0, part)
             for token, found in ordered
-            for part in (_parts(found) if _is_imported(logged.get(int(token))) and token else [found])
+            for part in (_parts(found) if is_imported(logged.get(int(token))) and token else [found])
         ]
 
     def _fold(self, earlier: Sequence[_Run], logged: Mapping[int, LoggedTurn], shown: set[int]) -> Folded:
@@ -180,9 +102,9 @@ class _Teller:
         opened_at = _began(turn, found) or 0.0
         steps = [step for one in found if (step := self._step(one, opened_at)) is not None]
         rest = self._last_ground(token, found, turn)
-        left = None if rest is None else self._unfinished(rest, token, turn)
-        own = [task for task in (rest.checkpoint.tasks if rest else ()) if task.token == token]
-        ending = ending_of(turn, rest.checkpoint if rest and (found or own) else None, is_edit=not token)
+        left = None if rest is None else self._unfinished(rest, token)
+        own = [task for task in (rest.tasks if rest else ()) if task.token == token]
+        ending = ending_of(turn, self._told_end(token, found), is_edit=not token)
         if left is not None and ending.left not in ("completed", "edit"):
             steps.append(left)
         newer = next((other for other, _ in runs if other > token), 0) if token else 0
@@ -204,7 +126,7 @@ class _Teller:
                 is_last=place == len(runs) - 1,
                 error=next((task.error for task in own if task.error), ""),
             ),
-            continues=turn.opened.continues if turn else 0,
+            continues=(turn.opened.continues if turn else 0) or self._continued(token, found, rest if own else None),
             takes_over=before if token and before and logged[before].state == "superseded" else 0,
             left_as=ending.left_as,
             refused=refused_words([each.operation for each in turn.refused], ending, newer=newer) if turn else "",
@@ -214,18 +136,18 @@ class _Teller:
     def _step(self, made: SeenCheckpoint, opened_at: float) -> Step | None:
         """What made a checkpoint."""
         if made.source == "input":
-            calls = self._calls(made, made.token, is_finished=True)
+            calls = self._calls.on(made, made.token)
             return Step("input", ("input",), None, calls, at=made.at, checkpoint_id=made.checkpoint_id)
         names = tuple(name for name in made.ran if name not in _OWN_NODES)
         parent = self._by_id.get(made.parent_id)
-        calls = () if parent is None else self._calls(parent, made.token, is_finished=True)
+        calls = () if parent is None else self._calls.on(parent, made.token)
         if made.source == "loop":
             if not names:
                 return None  # LangGraph has taken the input in
             began = parent.at if parent is not None and parent.token == made.token else opened_at
             seconds = max(0.0, made.at - began)
             if made.gathered is not None:
-                calls = _gathered_calls(made.gathered)
+                calls = gathered_calls(made.gathered)
             kind: StepKind = "nodes"
         else:
             names, seconds, kind = ("fork" if made.source == "fork" else "update",), None, "update"
@@ -240,22 +162,40 @@ class _Teller:
             is_several=made.gathered is not None,
         )
 
-    def _last_ground(self, token: int, found: list[SeenCheckpoint], turn: LoggedTurn | None) -> _Work | None:
+    def _last_ground(self, token: int, found: list[SeenCheckpoint], turn: LoggedTurn | None) -> SeenCheckpoint | None:
         """The checkpoint on which a turn worked last, and may have left something unfinished."""
         if found:
-            last = found[-1]
-        else:
-            before = [one for one in self._seen.checkpoints if one.token < token]
-            start = turn.opened.start if turn is not None else None
-            ground = self._by_id.get(start or "") or (before[-1] if before else None)
-            if ground is None:
-                return None
-            last = ground
-        return _Work(last, self._open[last.checkpoint_id])
+            return found[-1]
+        if on := [one for one in self._seen.checkpoints if any(task.token == token for task in one.tasks)]:
+            return on[-1]
+        before = [one for one in self._seen.checkpoints if one.token < token]
+        start = turn.opened.start if turn is not None else None
+        return self._by_id.get(start or "") or (before[-1] if before else None)
 
-    def _unfinished(self, ground: _Work, token: int, turn: LoggedTurn | None) -> Step | None:
+    def _continued(self, token: int, found: list[SeenCheckpoint], tried: SeenCheckpoint | None) -> int:
+        """The turn that had left the work on which one goes on that has no input of its own, or 0.
+
+        Args:
+            token: The turn.
+            found: What it wrote.
+            tried: Where it wrote results, if anywhere.
+        """
+        if found and found[0].source == "loop" and found[0].gathered is None:
+            ground = self._by_id.get(found[0].parent_id)
+        else:
+            ground = None if found else tried
+        if ground is None or not token:
+            return 0
+        return max((by for by in (ground.token, *(task.token for task in ground.tasks)) if by < token), default=0)
+
+    def _told_end(self, token: int, found: list[SeenCheckpoint]) -> TurnState:
+        """How a turn, or a part of one, ended as far as its checkpoints tell."""
+        if is_imported(self._logged.get(token)):
+            return found[-1].end if found else "unknown"
+        return self._seen.ends.get(token, "unknown")
+
+    def _unfinished(self, found: SeenCheckpoint, token: int) -> Step | None:
         """The super-step that a turn had begun and whose checkpoint it did not write."""
-        found = ground.checkpoint
         own = [task for task in found.tasks if task.token == token]
         names = tuple(name for name in found.pending if name not in _OWN_NODES)
         if found.token != token and not own and token not in self._seen.journals:
@@ -264,8 +204,7 @@ class _Teller:
             return None
         if found.source == "input" and not names:
             return None
-        is_live = turn is not None and turn.state == "running"
-        calls = self._calls(found, token, is_finished=False, is_live=is_live)
+        calls = self._calls.on(found, token, is_finished=False)
         after = next((one for one in self._seen.checkpoints if one.parent_id == found.checkpoint_id), None)
         if after is not None and after.source == "loop":
             names = tuple(name for name in after.ran if name not in _OWN_NODES) or names
@@ -273,107 +212,11 @@ class _Teller:
             return None
         return Step("nodes", names or ("next step",), None, calls, is_finished=False)
 
-    # --- calls ---
-
-    def _calls(
-        self, ground: SeenCheckpoint, token: int, *, is_finished: bool, is_live: bool = False
-    ) -> tuple[Call, ...]:
-        answers: dict[str, tuple[int, SeenAnswer]] = {}
-        took: dict[str, float | None] = {}
-        turn = self._logged.get(token)
-        for task in ground.tasks:
-            for answer in task.answers:
-                answers.setdefault(answer.call_id, (task.token, answer))
-            if task.token == token and len(task.answers) == 1:
-                took.setdefault(task.answers[0].call_id, _took(task, ground, turn))
-        paused = any(task.is_paused for task in ground.tasks if task.token == token)
-        view = _View(token, ground.token, is_finished=is_finished, is_live=is_live, is_paused=paused)
-        found = [(one, self._call(one, answers.get(one.call_id), view)) for one in self._open[ground.checkpoint_id]]
-        return tuple(
-            call._replace(seconds=took.get(one.call_id)) if call.result in ("ok", "error") else call
-            for one, call in found
-            if call is not None
-        )
-
-    def _call(self, call: SeenCall, given: tuple[int, SeenAnswer] | None, view: _View) -> Call | None:
-        by, answer = given or (0, None)
-        detail = " ".join(part for part in (call.args, answer.text if answer else "") if part)
-        if answer is not None and by == view.token:
-            giver = 0 if answer.outcome or answer.is_given else self._giver(call, view)
-            return _kept(call, giver, detail) if giver else _answered(call, answer, detail)
-        if answer is not None and by < view.token:
-            return _kept(call, by, detail)
-        if view.is_finished:
-            return None
-        result, note = self._left(call, view)
-        if answer is not None and not answer.outcome and not answer.is_given and result in ("unknown", "running"):
-            note += f"; turn {by} has its result"
-        return Call(call.name, result, note, call.args)
-
-    def _left(self, call: SeenCall, view: _View) -> tuple[CallResult, str]:
-        """What became of a call that its turn has stored no answer to, and how that is known."""
-        known = self._seen.journals.get(view.token, {}).get(call.call_id)
-        if known is not None:
-            if known == "unknown" and view.is_live:
-                return "running", "it has started"
-            return known, f"{_RESULT_NOTES[known]}, says the journal"
-        turn = self._logged.get(view.token)
-        if turn is not None and call_mark(call.call_id) in turn.gave:
-            return "ok", f"{_RESULT_NOTES['ok']}, as its journal said"
-        told = next((answer for by, answer in self._told.get(call.call_id, ()) if by > view.token), None)
-        if told is not None and not (view.is_live or view.is_paused):
-            return _OUTCOME_NOTES.get(told.outcome or "recorded", ("unknown", told.outcome))
-        result: CallResult = "running" if view.is_live else "paused" if view.is_paused else "unknown"
-        return result, _RESULT_NOTES[result]
-
-    def _giver(self, call: SeenCall, view: _View) -> int:
-        """The earlier turn on the same ground whose recorded result of a call was used, or 0."""
-        mark = call_mark(call.call_id)
-        earlier = (turn for turn in self._seen.turns if view.since <= turn.opened.token < view.token)
-        return next((turn.opened.token for turn in earlier if mark in turn.gave), 0)
-
-
-def _kept(call: SeenCall, giver: int, detail: str) -> Call:
-    return Call(call.name, "kept", f"the result of turn {giver} was used; it did not run again", detail)
-
-
-def _answered(call: SeenCall, answer: SeenAnswer, detail: str) -> Call:
-    """A call as the turn has it that gave its answer."""
-    if answer.outcome:
-        _, note = _OUTCOME_NOTES.get(answer.outcome, ("unknown", answer.outcome))
-        return Call(call.name, "told", f"it did not run; the model is told what is known of it: {note}", detail)
-    if answer.is_given:
-        return Call(call.name, "kept", "its recorded result was used; it did not run again", detail)
-    result: CallResult = "error" if answer.is_error else "ok"
-    return Call(call.name, result, _RESULT_NOTES[result], detail)
-
-
-def _took(task: SeenTask, ground: SeenCheckpoint, turn: LoggedTurn | None) -> float | None:
-    """How long a task took: from when there was its ground, or the turn that went on from there, to its writes."""
-    if task.at is None or _is_imported(turn):
-        return None
-    began = ground.at if ground.token == task.token or turn is None else max(ground.at, turn.opened.at_ns / 1e9)
-    return max(0.0, task.at - began) if task.at > began - _GRAIN else None
-
 
 def _prompt(token: int, found: Sequence[SeenCheckpoint]) -> str:
     """What a turn was asked first."""
     said = [task for one in found for task in (*one.tasks, one.gathered) if task is not None and task.token == token]
     return next((task.prompt for task in said if task.prompt), "")
-
-
-def _gathered_calls(said: SeenTask) -> tuple[Call, ...]:
-    """The calls of several super-steps that were stored as one."""
-    answers = {answer.call_id: answer for answer in said.answers}
-    calls = []
-    for call in said.calls:
-        answer = answers.get(call.call_id)
-        if answer is None:
-            calls.append(Call(call.name, "unknown", "there is no answer to it", call.args))
-        else:
-            result: CallResult = "error" if answer.is_error else "ok"
-            calls.append(Call(call.name, result, _RESULT_NOTES[result], f"{call.args} {answer.text}".strip()))
-    return tuple(calls)
 
 
 def _merged(steps: Sequence[Step]) -> Iterator[Step]:
@@ -395,10 +238,6 @@ def _merged(steps: Sequence[Step]) -> Iterator[Step]:
 # --- ends ---
 
 
-def _is_imported(turn: LoggedTurn | None) -> bool:
-    return turn is not None and turn.state == "imported"
-
-
 def _parts(found: list[SeenCheckpoint]) -> list[list[SeenCheckpoint]]:
     """What was imported in one turn, by its runs: each begins with an input."""
     parts: list[list[SeenCheckpoint]] = []
@@ -410,7 +249,7 @@ def _parts(found: list[SeenCheckpoint]) -> list[list[SeenCheckpoint]]:
 
 
 def _began(turn: LoggedTurn | None, found: Sequence[SeenCheckpoint]) -> float | None:
-    if found and _is_imported(turn):
+    if found and is_imported(turn):
         return found[0].at  # the turn says when it was brought here
     if turn is not None:
         return turn.opened.at_ns / 1e9
@@ -418,7 +257,7 @@ def _began(turn: LoggedTurn | None, found: Sequence[SeenCheckpoint]) -> float | 
 
 
 def _ended(turn: LoggedTurn | None, found: Sequence[SeenCheckpoint], outcome: Outcome) -> float | None:
-    if turn is not None and turn.settled_at_ns is not None and not _is_imported(turn):
+    if turn is not None and turn.settled_at_ns is not None and not is_imported(turn):
         return turn.settled_at_ns / 1e9
     return found[-1].at if found and outcome == "completed" else None
 
@@ -430,15 +269,16 @@ def _on_lanes(bands: tuple[TurnBand, ...], written: Sequence[Sequence[SeenCheckp
     lanes = latest = 0
     placed = []
     for position, (band, found) in enumerate(zip(bands, written, strict=True)):
-        lane, forks_from = latest, None
+        lane, forks_from, starts_over = latest, None, False
         if found:
             parent = found[0].parent_id
             if parent in tips:
                 lane = tips.pop(parent)
             elif tips:
                 lanes += 1
-                lane, forks_from = lanes, owner.get(parent, -1)
+                lane, starts_over = lanes, not parent
+                forks_from = owner.get(parent, -1) if parent else None
             tips[found[-1].checkpoint_id] = latest = lane
             owner.update((one.checkpoint_id, position) for one in found)
-        placed.append(band._replace(lane=lane, forks_from=forks_from))
+        placed.append(band._replace(lane=lane, forks_from=forks_from, starts_over=starts_over))
     return tuple(placed)

@@ -311,8 +311,9 @@ def assemble_turns(log: Iterable[Entry], *, current: int, is_live: Callable[[int
     """The turns of a log, newest first.
 
     Of several ends of one turn the first counts: who cancels or supersedes a turn says so before the turn itself
-    notices. An end without a beginning is dropped. Where a token is opened again, power loss took the token of a
-    turn that never wrote and left its entry: only the later turn counts.
+    notices. A plain run says nothing, but one whose write was refused after a newer turn had begun was superseded by
+    that. An end without a beginning is dropped. Where a token is opened again, power loss took the token of a turn that
+    never wrote and left its entry: only the later turn counts.
 
     Args:
         log: Its entries, in order.
@@ -323,6 +324,8 @@ def assemble_turns(log: Iterable[Entry], *, current: int, is_live: Callable[[int
     settled: dict[int, Settled] = {}
     refused: dict[int, dict[str, Refused]] = {}
     gave: dict[int, frozenset[bytes]] = {}
+    log = list(log)
+    overtaken = _overtaken(log)
     for entry in log:
         if isinstance(entry, Opened):
             opened[entry.token] = entry
@@ -346,7 +349,7 @@ def assemble_turns(log: Iterable[Entry], *, current: int, is_live: Callable[[int
         if end is not None:
             state, cause, at_ns = end.state, end.cause, end.at_ns
         elif not opened[token].known_end:
-            state, cause = "unknown", None
+            state, cause = ("superseded", "superseded") if token in overtaken else ("unknown", None)
         elif not is_live(token):
             state, cause = "interrupted", "restart"
         elif token < current:
@@ -357,3 +360,15 @@ def assemble_turns(log: Iterable[Entry], *, current: int, is_live: Callable[[int
         late = tuple(refused.get(token, {}).values())
         turns.append(LoggedTurn(opened[token], state, cause, at_ns, late, gave.get(token, frozenset())))
     return turns
+
+
+def _overtaken(log: Iterable[Entry]) -> set[int]:
+    """The turns of which a write was refused after a newer one had begun."""
+    newest, found = 0, set[int]()
+    for entry in log:
+        if isinstance(entry, Opened):
+            newest = max(newest, entry.token)
+            found.discard(entry.token)
+        elif isinstance(entry, Refused) and entry.token < newest:
+            found.add(entry.token)
+    return found

@@ -56,7 +56,7 @@ class TurnRecord:
             settled; "interrupted" if its process died; "imported" if it brought checkpoints from elsewhere. The end of
             a plain LangGraph run is announced by nobody: it is what the last checkpoint tells that it wrote and that is
             still stored, "completed", "paused", "failed", or "unfinished" if nodes are left to run; "unknown" if there
-            is none, or it cannot be read.
+            is none, or it cannot be read; and "superseded" if a write of it was refused once a newer turn had begun.
         cause: Why it ended before its work was done, if it did.
         opened_at: When it was opened, in UTC.
         settled_at: When it was settled, in UTC; `None` where nobody did.

@@ -5,7 +5,7 @@ done is `_turns`' business; checkpoints are read and written in `_store`.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -35,8 +35,8 @@ class Caretaker(Protocol):
         """A turn has ended, or the next one begun."""
 
 
-class _Written:
-    """What turns have written to the root namespace.
+class Written:
+    """What turns have written to the root namespace; its checkpoints are met one by one, the newest first.
 
     Args:
         wanted: Their tokens.
@@ -47,24 +47,35 @@ class _Written:
         ends: How each of the plain ones ended, by the last checkpoint that it wrote, or wrote on.
     """
 
-    def __init__(self, wanted: Collection[int] = (), plain: Collection[int] = ()) -> None:
+    def __init__(self, wanted: Collection[int] = (), plain: Container[int] = ()) -> None:
         self._wanted, self._plain = wanted, plain
         self.ids: dict[int, tuple[str, str]] = {}
         self.ends: dict[int, TurnState] = {}
+        self._head: LoadedFile | None = None
+        self._is_head = self._is_sure = True
 
-    def meet(self, file: LoadedFile, *, is_sure: bool) -> None:
-        """Take the next checkpoint into account; the newest comes first.
+    def miss(self) -> None:
+        """Pass over one that cannot be read: it may be the last of the next turn that is met."""
+        self._is_head = self._is_sure = False
 
-        Args:
-            file: The checkpoint.
-            is_sure: Whether no checkpoint between this and the one before was passed over.
-        """
+    def meet(self, file: LoadedFile) -> None:
+        """Take the next checkpoint into account."""
+        is_sure, self._is_sure = self._is_sure, True
+        self._head = file if self._is_head else self._head
+        self._is_head = False
         token = file.token
         if token in self._wanted:
             self.ids[token] = (file.checkpoint_id, self.ids.get(token, (file.checkpoint_id,) * 2)[1])
         for other in (token, *_writers(file.image)):
             if other in self._plain and other not in self.ends:
                 self.ends[other] = ending(file, other) if is_sure and not file.image.damage else "unknown"
+
+    def end(self, newest: int) -> None:
+        """All have been met. The newest turn works, or worked, on what it found, if it has left nothing of its own."""
+        if self._head is not None and newest in self._plain and newest not in self.ends:
+            with suppress(DamagedCheckpointError, RefusedValueError):
+                ended = ending_at_head(self._head, newest)
+                self.ends[newest] = "unknown" if ended == "completed" else ended
 
 
 def _writers(image: Image) -> Iterator[int]:
@@ -238,7 +249,7 @@ class TurnStore:
         """The records of a thread's turns, newest first; see `TurnCheckpointSaver.turns`."""
         state, turns = self._logged_turns(thread_id)
         chosen = turns if limit is None else turns[:limit]
-        found = self._written_by(thread_id, state, chosen) if chosen else _Written()
+        found = self._written_by(thread_id, state, chosen) if chosen else Written()
         return TurnRecords(
             record_of(turn, found.ids.get(turn.opened.token), found.ends.get(turn.opened.token, "unknown"))
             for turn in chosen
@@ -268,17 +279,15 @@ class TurnStore:
             _events.damaged(path, text, stacklevel=5)
         return state, turns
 
-    def _written_by(self, thread_id: str, state: LedgerState, turns: Sequence[LoggedTurn]) -> _Written:
+    def _written_by(self, thread_id: str, state: LedgerState, turns: Sequence[LoggedTurn]) -> Written:
         """What the newest turns of a thread wrote, and how those ended of which nobody has said it."""
         files = self.thread(thread_id).namespace(state, "")
         plain = {turn.opened.token for turn in turns if turn.state == "unknown"}
-        found = _Written(frozenset(turn.opened.token for turn in turns), plain)
+        found = Written(frozenset(turn.opened.token for turn in turns), plain)
         # Nothing that a turn wrote is older than what was the newest before it.
         oldest = min((turn.opened.start for turn in turns if turn.opened.start is not None), default=None)
         # Nobody looked what that was when a plain run began. Its token tells: tokens only grow.
         lowest = min((turn.opened.token for turn in turns if turn.opened.start is None), default=None)
-        head: LoadedFile | None = None
-        is_head, is_sure = True, True
         for checkpoint_id in files.ids():
             if lowest is None and (oldest is None or checkpoint_id <= oldest):
                 break
@@ -286,23 +295,15 @@ class TurnStore:
                 image = files.read(checkpoint_id)
             except (DamagedCheckpointError, UnknownFormatError) as error:
                 _events.damaged(error.path, f"{error}; which turn wrote it cannot be told", stacklevel=4)
-                # It may be the last one of the next turn that is met.
-                is_head = is_sure = False
+                found.miss()
                 continue
             if image is None:
                 continue
             file = LoadedFile(self._codec, files, checkpoint_id, image)
-            found.meet(file, is_sure=is_sure)
-            head = file if is_head else head
-            is_head, is_sure = False, True
+            found.meet(file)
             if lowest is not None and 0 < file.token < lowest:
                 lowest = None
-        newest = turns[0].opened.token
-        if head is not None and newest in plain and newest not in found.ends:
-            # It has left nothing behind that is its own: it works, or worked, on what it found, if there is any.
-            with suppress(DamagedCheckpointError, RefusedValueError):
-                ended = ending_at_head(head, newest)
-                found.ends[newest] = "unknown" if ended == "completed" else ended
+        found.end(turns[0].opened.token)
         return found
 
     def raise_token(self, thread_id: str, event: LedgerEvent, *, cause: Cause = "unknown") -> None:

@@ -10,6 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 from . import _files
 from ._checkpoint_files import DAMAGED_NAME, NamespaceFiles
+from ._collect import was_pruned
 from ._layout import CHECKPOINT_SUFFIX, checkpoint_id_of
 from ._same_values import Key
 from ._store import Store
@@ -26,13 +27,13 @@ class Unreadable(NamedTuple):
     """A checkpoint of the source that could not be read.
 
     Attributes:
-        checkpoint_ns: Its namespace.
+        checkpoint_ns: Its namespace; `None` if that cannot be told any more, and it is not the root.
         checkpoint_id: Its id.
         reason: Why, in a few words.
         part: `checkpoint`: it is not in the copy. `writes`: it is, without some of the writes that waited on it.
     """
 
-    checkpoint_ns: str
+    checkpoint_ns: str | None
     checkpoint_id: str
     reason: str
     part: Literal["checkpoint", "writes"] = "checkpoint"
@@ -53,14 +54,16 @@ def unreadable(store: Store, thread_id: str, found: Collection[Key]) -> list[Unr
     names = {files.path: checkpoint_ns for checkpoint_ns, files in thread.namespaces(state)}
     lost: list[Unreadable] = []
     for files in thread.unnamed_namespaces(state):
-        checkpoint_ns = names.get(files.path, "")
+        checkpoint_ns = names.get(files.path)
         for checkpoint_id in files.ids():
-            is_found = files.path in names and (checkpoint_ns, checkpoint_id) in found
+            is_found = checkpoint_ns is not None and (checkpoint_ns, checkpoint_id) in found
             lost += _looked_at(store, files, (checkpoint_ns, checkpoint_id), is_found=is_found)
-    return sorted(lost, key=lambda each: (each.checkpoint_id, each.checkpoint_ns))
+    return sorted(lost, key=lambda each: (each.checkpoint_id, each.checkpoint_ns or ""))
 
 
-def _looked_at(store: Store, files: NamespaceFiles, key: Key, *, is_found: bool) -> Iterator[Unreadable]:
+def _looked_at(
+    store: Store, files: NamespaceFiles, key: tuple[str | None, str], *, is_found: bool
+) -> Iterator[Unreadable]:
     try:
         file = store.file(files, key[1])
         if file is None:
@@ -89,10 +92,10 @@ def _short(error: DamagedCheckpointError | UnknownFormatError | RefusedValueErro
 
 
 def pruned(store: Store, thread_id: str, keys: Iterable[Key]) -> set[Key]:
-    """Those of `keys` that a prune has removed, if a prune there was; what is damaged, or was set aside, was not."""
+    """Those of `keys` that were removed, if any ever was; what is damaged there, or was set aside, was not."""
     thread = store.thread(thread_id)
     state = thread.ledger.read() or LedgerState()
-    if not state.epoch:
+    if not was_pruned(thread.generation(state)):
         return set()
     gone: set[Key] = set()
     aside: dict[str, set[str]] = {}
@@ -128,7 +131,7 @@ def check_readable(thread_id: str, found: Collection[Key], lost: Collection[Unre
 def goes_back(found: Iterable[Key], lost: Iterable[Unreadable]) -> bool:
     """Whether a copy goes on from an older checkpoint of the root namespace, because the newest cannot be read."""
     newest = max((key[1] for key in found if not key[0]), default="")
-    return any(each.checkpoint_id > newest for each in not_copied(lost) if not each.checkpoint_ns)
+    return any(each.checkpoint_id > newest for each in not_copied(lost) if each.checkpoint_ns == "")
 
 
 def described(lost: Collection[Unreadable], readable: int, *, back: bool = False) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from . import _files
 from ._checkpoint_files import NamespaceFiles
-from ._collect import remove_checkpoints
+from ._collect import mark_pruned, remove_checkpoints
 from ._inbox_files import INBOX_NAME, item_number
 from ._journal import is_live, journal_path, journal_token, journal_tokens, read_journal
 from ._loading import LoadedFile
@@ -356,6 +356,8 @@ def _remove(
         if store.fsync:
             held.sync()
         with held.committing():
+            if chosen:
+                mark_pruned(thread.generation(held.state), fsync=store.fsync)
             remove_checkpoints(files, chosen)
             # Writes for a checkpoint that never came are obsolete once the thread has been pruned past it.
             files.remove_early(lambda i: i <= newest if upto_newest else i in chosen)

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from . import _files
 from ._checkpoint_files import DAMAGED_NAME, NamespaceFiles, load_file
+from ._collect import PRUNED_NAME
 from ._inbox_files import INBOX_NAME, item_number, load_item
 from ._journal import journal_token, read_journal
 from ._layout import (
@@ -199,7 +200,10 @@ def _id_aside(name: str) -> str | None:
 
 
 def _verify_turns(path: str, name: str, thread_id: str | None) -> Iterator[Finding]:
-    """The file of turns by this name: their log, a journal or a ticket; a journal of a dead turn is no orphan."""
+    """The file of turns by this name: their log, a journal or a ticket; a journal of a dead turn is no orphan.
+
+    And the mark of a thread that was pruned, which holds nothing.
+    """
     if name == LOG_NAME:
         try:
             damaged = TurnLog(os.path.dirname(path), fsync=False).read().damaged
@@ -208,7 +212,7 @@ def _verify_turns(path: str, name: str, thread_id: str | None) -> Iterator[Findi
         else:
             if damaged:
                 yield Finding(path, "damaged", f"the log of the turns does not check in {damaged} places")
-    elif name == LOG_TEMPORARY:
+    elif name in {LOG_TEMPORARY, PRUNED_NAME + TEMPORARY_SUFFIX}:
         yield Finding(path, "temporary", "a writer died before it was done, or is at it now")
     elif journal_token(name) is not None:
         content = read_journal(path)
@@ -220,7 +224,7 @@ def _verify_turns(path: str, name: str, thread_id: str | None) -> Iterator[Findi
     elif ticket_number(name) is not None:
         if not _files.is_locked(path) and os.path.exists(path):
             yield Finding(path, "temporary", "who waited for the thread died")
-    else:
+    elif name != PRUNED_NAME:
         yield Finding(path, "foreign", "is no namespace")
 
 

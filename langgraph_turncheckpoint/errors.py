@@ -75,7 +75,8 @@ class StaleTurnError(TurnCheckpointError):
     Attributes:
         thread_id: The thread that was written to.
         held: The token the writer held; 0 for a write outside any turn.
-        current: The token of the turn that may write now.
+        current: The thread's number now. It is the newest turn's token, or was taken by what ended that: its own end, a
+            cancel, a close or a delete takes one, too, so there may be no turn of this number.
         reason: What fenced the writer out, as a clause.
     """
 
@@ -92,10 +93,9 @@ class StaleTurnError(TurnCheckpointError):
     def __str__(self) -> str:
         advice = "start a new run on the thread" if self.held else "read the state again and repeat"
         held = f"turn {self.held}" if self.held else "a write outside any turn"
-        return (
-            f"thread {self.thread_id!r}: {held} was refused, {self.reason} "
-            f"(current turn {self.current}). Nothing was written; {advice}."
-        )
+        now = f" (the thread is at number {self.current}; an end, a cancel or a delete takes one, too)"
+        number = now if 0 < self.held < self.current else ""
+        return f"thread {self.thread_id!r}: {held} was refused, {self.reason}{number}. Nothing was written; {advice}."
 
 
 class ThreadBusyError(TurnCheckpointError):

@@ -15,11 +15,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from ._blocking import blocking, check_outside_loop, run_on
 from ._copy_plan import counted
 from ._homemade import aimport_homemade, import_homemade
 from ._offload import offload
 from ._portable import ExportReport, aexport_thread, aimport_thread, export_thread, import_thread
-from ._saver_views import Origin, SaverView, blocking, check_outside_loop, run_on, view_of
+from ._saver_views import Origin, SaverView, view_of
 from ._thread_copy import Rules, ThreadCopy, ThreadReport
 from ._unreadable import Unreadable, not_copied
 from .errors import (
@@ -123,7 +124,7 @@ class MigrationReport:
                 yield f"; {counted(half, 'checkpoint')} could not be read with all waiting writes"
         pruned = sum(thread.pruned for thread in self.threads)
         older = sum(thread.older for thread in self.threads)
-        if pruned and pruned > older:
+        if pruned:
             yield f"; {counted(pruned, 'checkpoint')} pruned there left out"
         if older:
             yield f"; {older} of them older than what was there, as after a prune"
@@ -169,7 +170,8 @@ def migrate(
         strict: Whether a thread of a `TurnCheckpointSaver` of which any checkpoint is damaged is an error. Otherwise
             the others are copied, and the report says which are missing.
         restore_deleted: Whether threads that the destination has deleted may come back.
-        restore_pruned: Whether checkpoints that the destination has pruned may come back.
+        restore_pruned: Whether checkpoints that the destination has pruned may come back, also into a thread that has
+            gone on since.
 
     Returns:
         What became of each thread, and what of it could not be read.

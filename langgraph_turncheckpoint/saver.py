@@ -38,7 +38,7 @@ from ._open_turn import OpenTurn
 from ._repair import IDLE_SECONDS, RepairRules, repair_thread, repairable
 from ._repair_files import Repair
 from ._retention import check_age, check_retention
-from ._runs import TURN_KEY, control_of, explicit_base, explicit_token
+from ._runs import TURN_KEY, UNDATED_KEY, control_of, explicit_base, explicit_token
 from ._serde import ValueCodec
 from ._store import Loaded, Store, check_checkpoint_id
 from ._sweep import SweepReport, sweep
@@ -394,7 +394,8 @@ class TurnCheckpointSaver(BaseCheckpointSaver[str]):
             turn = self._turn(conf, thread_id, base=checkpoint_id)
             target = Target(self._store.thread(thread_id), checkpoint_ns, checkpoint_id, turn)
             read_head = getattr(conf["checkpoint_id"], "head_id", None)
-            self._store.put_writes(target, entries, (task_id, task_path), read_head=read_head)
+            dated = UNDATED_KEY not in conf
+            self._store.put_writes(target, entries, (task_id, task_path), read_head=read_head, dated=dated)
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread and fence its running turn out.

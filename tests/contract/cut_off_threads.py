@@ -162,9 +162,24 @@ def die(_line: Line, path: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def start(graph: Any, thread_id: str) -> None:
-    """Begin a run that nobody waits for; each of its steps is stored before the next begins."""
-    args, kwargs = (given(thread_id), config(thread_id)), {"durability": "sync"}
+def die_before_a_checkpoint(_line: Line, path: str) -> None:
+    """Make a store with one thread, and kill this process in its first turn, of which only a journal is stored."""
+    saver = TurnCheckpointSaver(path)
+    reached = threading.Event()
+
+    def block() -> None:
+        reached.set()
+        threading.Event().wait()
+
+    start(graphs(saver, block)[GUARDED], GUARDED, durability="exit")
+    reached.wait()
+    wait_for_record(saver, GUARDED, b"found it")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def start(graph: Any, thread_id: str, *, durability: str = "sync") -> None:
+    """Begin a run that nobody waits for; each of its steps is stored before the next begins, unless told otherwise."""
+    args, kwargs = (given(thread_id), config(thread_id)), {"durability": durability}
     threading.Thread(target=graph.invoke, args=args, kwargs=kwargs, daemon=True).start()
 
 
@@ -187,16 +202,16 @@ def wait_for_record(saver: TurnCheckpointSaver, thread_id: str, text: bytes) -> 
 
 
 @functools.cache
-def killed_store() -> Path:
+def killed_store(how: Callable[[Line, str], None] = die) -> Path:
     """The store, made once per process by one that is killed. It is to be copied, not used."""
     holder = tempfile.TemporaryDirectory(prefix="killed-")
     _holders.append(holder)  # removed with this process
     path = Path(holder.name) / "store"
-    with Child(die, str(path)) as child:
+    with Child(how, str(path)) as child:
         assert child.end() == -signal.SIGKILL
     return path
 
 
-def copy_of_store(directory: Path) -> Path:
+def copy_of_store(directory: Path, how: Callable[[Line, str], None] = die) -> Path:
     """A copy of the store below a directory."""
-    return Path(shutil.copytree(killed_store(), directory / "store"))
+    return Path(shutil.copytree(killed_store(how), directory / "store"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import os
 import re
@@ -116,7 +118,9 @@ def test_a_new_message_after_a_kill_shows_the_repair(place, tmp_path):
 
 def die_after_two_results(line: Line, path: Path, way: str) -> None:
     with opened("turn", "sync", path) as place:
-        ending = Ending("kill", after=lambda: place.journals_hold("fast gave") and place.journals_hold("third gave"))
+        # The checkpoint that asks for the tools is put beside their start, and is to be seen first.
+        held = ("fast gave", "third gave")
+        ending = Ending("kill", after=lambda: place.history_holds("slow") and all(map(place.journals_hold, held)))
         Agent(place, WAYS[way], {"go": calls("fast", "slow", "third")}, endings={"slow": ending}).run(say("go"))
 
 
@@ -233,6 +237,86 @@ def test_tools_that_run_side_by_side_show_how_long_each_took(place, tmp_path):
 def test_of_tools_in_one_task_nobody_knows_how_long_each_took(place, tmp_path):
     Agent(place, WAYS["attach-one-task"], {"go": calls("fast", "third")}).run(say("go"))
     assert "[fast: ok, third: ok]" in picture(tmp_path).text
+
+
+GIVEN: list[Any] = [
+    HumanMessage("hello there"),
+    ("user", "hello there"),
+    ["human", "hello there"],
+    {"role": "user", "content": "hello there"},
+    {"role": "user", "content": [{"type": "text", "text": "hello there"}]},
+    "hello there",
+]
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+@pytest.mark.parametrize("given", GIVEN, ids=["message", "tuple", "list", "dict", "blocks", "text"])
+def test_what_was_said_is_shown_in_whatever_form_it_was_given(saver, given, durability):
+    # LangGraph gives a message an id in place, and takes two of one id for one.
+    echo(saver).invoke({"messages": [copy.copy(given)]}, CONFIG, durability=durability)
+    if not isinstance(given, list):
+        echo(saver).invoke({"messages": copy.copy(given)}, CONFIG, durability=durability)
+    assert {turn["prompt"] for turn in saver.timeline("t").to_dict()["turns"]} == {"hello there"}
+    assert "hello there" not in saver.timeline("t", texts=False).svg
+
+
+@pytest.mark.parametrize(
+    "given",
+    [[("system", "be short")], [{"role": "assistant", "content": "hi"}], [("nobody", "x")], [{"a": 1}], [3], "", []],
+    ids=repr,
+)
+def test_what_no_person_has_said_is_no_prompt(saver, given):
+    with contextlib.suppress(ValueError, NotImplementedError, TypeError):
+        echo(saver).invoke({"messages": given}, CONFIG)
+    assert [turn["prompt"] for turn in saver.timeline("t").to_dict()["turns"]] in ([], [""])
+
+
+def stopping(saver: TurnCheckpointSaver, *, stops: bool) -> Any:
+    """A model that may be stopped in its first step."""
+
+    def model(state: Any) -> Any:
+        if stops:
+            raise KeyboardInterrupt
+        return {"messages": [AIMessage("hello")]}
+
+    return StateGraph(MessagesState).add_node("model", model).add_edge(START, "model").compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+def test_a_plain_run_that_goes_on_shows_what_it_continues(saver, durability):
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            stopping(saver, stops=True).invoke(say("hi"), CONFIG, durability=durability)
+    stopping(saver, stops=False).invoke(None, CONFIG, durability=durability)
+    stopping(saver, stops=False).invoke(say("and?"), CONFIG, durability=durability)
+    found = [(turn["continues"], turn["prompt"]) for turn in saver.timeline("t").to_dict()["turns"]]
+    assert found == [(None, "hi"), (None, "hi"), (2, ""), (None, "and?")]
+    assert "continues turn 2" in saver.timeline("t").svg
+
+
+@pytest.mark.parametrize("way", ["attach", "middleware", "node"])
+def test_a_person_who_is_asked_what_became_of_a_call_is_waited_for(place, tmp_path, way):
+    with Child(die_after_two_results, tmp_path, way) as child:
+        assert child.end() == -9
+    agent = Agent(place, WAYS[way], default_on_restart="ask")
+    agent.run(None)
+    asked = "turn 2 paused tools? [fast: kept, slow: paused, third: kept] > waits for a person"
+    assert lines(picture(tmp_path))[1] == asked
+    agent.run(Command(resume="rerun"))
+    assert lines(picture(tmp_path))[1] == asked.replace("waits", "waited")
+    assert "slow: ok" in lines(picture(tmp_path))[2]
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_rollback_of_the_first_turn_starts_from_nothing(place, tmp_path):
+    with Child(wait_in_a_tool, tmp_path) as child:
+        assert child.hear() == "in the tool"
+        Agent(place, WAYS["attach"], multitask_strategy="rollback").say("never mind")
+        child.tell(True)
+        assert child.hear() == "StaleTurnError"
+    timeline = picture(tmp_path)
+    assert "fork" not in timeline.svg
+    assert "starts from nothing" in timeline.svg
 
 
 # --- what came from elsewhere ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.types import Command
 
 from langgraph_turncheckpoint import MigrationError, TurnCheckpointSaver
+from langgraph_turncheckpoint._fields import written_at
+from langgraph_turncheckpoint._records import WRITES
+from langgraph_turncheckpoint._turn import LedgerState
 from langgraph_turncheckpoint.migration import MigrationReport, Progress, amigrate, migrate
 from tests.contract.migrating import (
     GRAPHS,
@@ -219,6 +222,36 @@ def test_the_turn_of_a_migration_that_is_broken_off_says_who_did_it(tmp_path):
     assert (record.state, record.cause) == ("cancelled", "user")
     migrate(source, destination)
     assert [record.state for record in destination.turns("talk-0")] == ["imported", "cancelled"]
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+def test_no_time_is_told_of_writes_that_were_made_elsewhere(tmp_path, broken_off):
+    source, destination = TurnCheckpointSaver(tmp_path / "one", fsync=False), TurnCheckpointSaver(tmp_path / "other")
+    KINDS["talk"](source, "talk-0")
+
+    def stop(at: Progress) -> None:
+        if broken_off and at.checkpoints_done == at.checkpoints_total - 1:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        migrate(source, destination, progress=stop)
+    migrate(source, destination)
+    assert set(times_of_writes(source)) > {None}
+    assert set(times_of_writes(destination)) == {None}
+    GRAPHS["talk"](destination).invoke(Command(resume="yes"), config_of("talk-0"))
+    assert set(times_of_writes(destination)) > {None}  # its own runs tell them
+
+
+def times_of_writes(saver: TurnCheckpointSaver) -> list[float | None]:
+    store = saver.store
+    thread = store.thread("talk-0")
+    found: list[float | None] = [None]
+    for files in thread.unnamed_namespaces(thread.ledger.read() or LedgerState()):
+        for checkpoint_id in files.ids():
+            image = files.read(checkpoint_id)
+            assert image is not None
+            found += [written_at(checkpoint_id, s.fields) for kind, s in image.records if kind == WRITES]
+    return found
 
 
 def test_without_verify_the_copy_is_the_same(tmp_path):

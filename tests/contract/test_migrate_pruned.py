@@ -66,7 +66,7 @@ def test_it_comes_back_if_that_is_asked_for_under_a_turn_of_its_own(source, ours
     turns = turns_by_checkpoint(ours, "talk-0")
     report = migrate(source, ours, restore_pruned=True)
     (thread,) = report.threads
-    assert (thread.state, thread.copied, thread.older, thread.pruned) == ("continued", total - 1, total - 1, total - 1)
+    assert (thread.state, thread.copied, thread.older, thread.pruned) == ("continued", total - 1, total - 1, 0)
     assert f"; {total - 1} of them older than what was there, as after a prune" in str(report)
     assert listed(ours, "talk-0") == listed(source, "talk-0")
     now = turns_by_checkpoint(ours, "talk-0")
@@ -137,7 +137,7 @@ def test_calls_of_subgraphs_that_a_destination_thins_out_stay_away(nested, ours)
     (thread,) = migrate(nested, ours).threads
     assert (thread.state, thread.copied, thread.pruned, thread.older) == ("unchanged", 0, gone, 0)
     GRAPHS["nest"](ours).invoke({"items": ["on"]}, config_of("nest-0"))
-    retained(ours, 3)
+    retained(ours, 4)
     assert {key[1] for key in listed(ours, "nest-0") if not key[0]} & {key[1] for key in listed(nested, "nest-0")}
     (thread,) = migrate(nested, ours).threads
     assert (thread.state, thread.copied, thread.checkpoints) == ("ahead", 0, total)
@@ -187,11 +187,12 @@ def test_what_was_never_copied_is_not_taken_for_pruned(tmp_path, ours, how):
     whole = oldest.read_bytes()
     oldest.write_bytes(b"\0" * len(whole))
     with pytest.warns(DamageWarning):
-        assert migrate(source, ours, restore_deleted=True).unreadable == 1
+        lost = migrate(source, ours, restore_deleted=True).unreadable
+    assert 0 < lost < len([*Path(source.path).rglob("*.ckpt")])  # others may share values with it
     oldest.write_bytes(whole)  # a backup was found
     again = TurnCheckpointSaver(source.path, fsync=False)
     report = migrate(again, ours, restore_deleted=True)
-    assert (report.copied, report.threads[0].pruned, report.verified) == (1, 0, True)
+    assert (report.copied, report.threads[0].pruned, report.verified) == (lost, 0, True)
     assert listed(ours, "talk-0") == listed(again, "talk-0")
 
 
@@ -238,7 +239,7 @@ def test_a_thread_that_went_on_gets_back_what_was_pruned(source, ours):
     assert migrate(source, ours).threads[0].state == "ahead"
     head = GRAPHS["talk"](ours).get_state(config_of("talk-0"))
     (thread,) = migrate(source, ours, restore_pruned=True).threads
-    assert (thread.state, thread.copied, thread.older, thread.pruned) == ("ahead", total - 1, total - 1, total - 1)
+    assert (thread.state, thread.copied, thread.older, thread.pruned) == ("ahead", total - 1, total - 1, 0)
     assert listed(ours, "talk-0").keys() == whole.keys()
     assert GRAPHS["talk"](ours).get_state(config_of("talk-0")) == head
     assert migrate(source, ours, restore_pruned=True).copied == 0

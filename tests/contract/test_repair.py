@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import ToolMessage
-from langgraph.types import Command
+from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
 
 from langgraph_turncheckpoint import DamagedCheckpointError, DamageWarning, Repair, TurnCheckpointSaver, TurnGuard
 from langgraph_turncheckpoint._repair import ThreadFacts, why_not
 from langgraph_turncheckpoint._repair_files import Remedy, remedy_for
+from langgraph_turncheckpoint._store import Store
 from tests.contract import cut_off_threads as cut
 from tests.contract.stopped_agents import broken_rule, history, outcomes
 from tests.crash import damaged_store
@@ -195,6 +197,72 @@ def test_a_plain_run_that_wrote_lately_may_be_at_work_still(saver, store):
     (left,) = saver.repair([cut.PLAIN], dry_run=False)
     assert (left.kind, "may be at work" in left.reason) == ("left", True)
     assert contents(store) == before
+
+
+def test_a_plain_run_that_the_log_has_lost_may_be_at_work_still(saver):
+    def stop() -> None:
+        raise SystemExit
+
+    with saver.turn(cut.config("1")):
+        pass
+    log = Path(saver.store.generation_dir("1")) / "turns"
+    told = log.read_bytes()
+    with pytest.raises(SystemExit):
+        cut.one_task(saver, cut.call("ship", 1), block=stop).invoke(cut.given("1"), cut.config("1"))
+    log.write_bytes(told)  # it is not synced, and a full disk or a power loss may take what came last
+    (left,) = saver.repair(["1"], dry_run=False)
+    assert (left.kind, "may be at work" in left.reason) == ("left", True)
+    (done,) = saver.repair(["1"], idle=0, dry_run=False)
+    assert done.kind == "finalized"
+
+
+def pauses(saver: TurnCheckpointSaver) -> Any:
+    """The graph of a thread that was cut off, which asks a person now."""
+
+    def ask(_state: Any) -> Any:
+        return {"messages": [ToolMessage(str(interrupt("may I?")), tool_call_id="look-1")]}
+
+    return _of_tools(saver, ask)
+
+
+def _of_tools(saver: TurnCheckpointSaver, node: Any) -> Any:
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("tools", node)
+    builder.add_edge(START, "tools")
+    return builder.compile(checkpointer=saver)
+
+
+def test_who_is_asked_between_the_look_and_the_repair_is_not_answered(saver, monkeypatch):
+    open_turn = Store.open_turn
+
+    def late(self: Store, *args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(Store, "open_turn", open_turn)
+        pauses(saver).invoke(None, cut.config(cut.PLAIN))
+        return open_turn(self, *args, **options)
+
+    monkeypatch.setattr(Store, "open_turn", late)
+    (left,) = saver.repair([cut.PLAIN], idle=0, dry_run=False)
+    assert (left.kind, "waits for a person" in left.reason) == ("pending", True)
+    assert [each.value for each in pauses(saver).get_state(cut.config(cut.PLAIN)).interrupts] == ["may I?"]
+    assert saver.store.standing(cut.PLAIN).state == "paused"
+
+
+def test_what_only_the_graph_can_add_stays_if_it_came_between_the_look_and_the_repair(saver, monkeypatch):
+    open_turn = Store.open_turn
+
+    def late(self: Store, *args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(Store, "open_turn", open_turn)
+        found = saver.get_tuple(cut.config(cut.PLAIN))
+        more = [ToolMessage("found", tool_call_id="look-1"), AIMessage("and more")]
+        saver.put_writes(found.config, [("messages", more)], "a-task")
+        return open_turn(self, *args, **options)
+
+    monkeypatch.setattr(Store, "open_turn", late)
+    before = len(messages_of(saver, cut.PLAIN))
+    (left,) = saver.repair([cut.PLAIN], idle=0, dry_run=False)
+    assert (left.kind, "only the graph can add" in left.reason) == ("left", True)
+    assert len(messages_of(saver, cut.PLAIN)) == before
+    assert saver.store.standing(cut.PLAIN).state == "unfinished"
 
 
 def test_moving_files_aside_is_no_writing_of_a_run(saver, store):

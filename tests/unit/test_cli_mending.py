@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,15 @@ def test_prune_keeps_the_newest_and_a_dry_run_tells_before(invoke, store, keep, 
     assert len(list(saver.list(cut.config(cut.WHOLE)))) == left
     assert checkpoint_of(saver, cut.WHOLE) == newest
     assert (done["freed_bytes"] > 0) == (left < 5)
+
+
+def test_prune_by_age_alone_goes_by_age(invoke, store):
+    """Nobody who says how old means how many as well."""
+    assert "0 checkpoints would go" in invoke("prune", store, cut.WHOLE, "--max-age", "30d", "--dry-run").stderr
+    both = invoke("prune", store, cut.WHOLE, "--max-age", "30d", "--keep-last", "1", "--dry-run")
+    assert "0 checkpoints would go" not in both.stderr
+    time.sleep(0.002)  # so that all are older
+    assert "0 checkpoints would go" not in invoke("prune", store, cut.WHOLE, "--max-age", "0.001s", "--dry-run").stderr
 
 
 def test_prune_needs_no_class_of_the_app(invoke, store, monkeypatch):

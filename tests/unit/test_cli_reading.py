@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from typer.testing import CliRunner
 
-from langgraph_turncheckpoint import StaleTurnError, TurnCheckpointSaver, cli
+from langgraph_turncheckpoint import StaleTurnError, TurnCheckpointSaver, TurnGuard, cli
 from tests.contract import cut_off_threads as cut
 from tests.contract.storing import addressed
 from tests.crash import damaged_store
@@ -364,6 +364,63 @@ def test_ids_are_completed_in_the_shell(store):
     assert result.stdout.split() == [cut.WHOLE]
 
 
+# --- threads without a checkpoint ---
+
+
+@pytest.fixture
+def unstored(tmp_path):
+    """A store with a thread whose first turn was killed under `durability="exit"`, and one that is whole."""
+    store = cut.copy_of_store(tmp_path, cut.die_before_a_checkpoint)
+    save(TurnCheckpointSaver(store), "1")
+    return store
+
+
+def test_a_thread_that_has_turns_and_no_checkpoint_is_listed(invoke, unstored):
+    facts = json.loads(invoke("threads", unstored, "--json").stdout)
+    found = {thread["thread_id"]: thread for thread in facts["threads"]}
+    line = found[cut.GUARDED]
+    assert (line["state"], line["interrupted"], line["turns"]) == ("interrupted", True, 1)
+    assert (line["checkpoints"], line["next"], line["waiting"], line["damage"]) == (0, None, None, None)
+    assert facts["total"] == len(facts["threads"])
+    assert cut.GUARDED in invoke("threads", unstored, "--ids", "--interrupted", "--limit", "1").stdout.splitlines()
+    (row,) = [row for row in invoke("threads", unstored).stdout.splitlines() if row.startswith(cut.GUARDED)]
+    assert row.split()[1:5] == ["interrupted", "no", "checkpoint", "yet"]
+    assert "1 thread without a checkpoint" in invoke("threads", unstored).stderr
+    # Elsewhere a thread is one that holds a checkpoint, as it is for LangGraph.
+    assert cut.GUARDED not in TurnCheckpointSaver(unstored).thread_ids()
+
+
+def test_a_thread_that_never_had_a_turn_or_was_deleted_is_not_listed(invoke, store):
+    saver = TurnCheckpointSaver(store)
+    before = listed(invoke("threads", store, "--json"))
+    saver.inbox("posted").post("hello")
+    saver.delete_thread(cut.GUARDED)
+    assert sorted(listed(invoke("threads", store, "--json"))) == sorted({*before} - {cut.GUARDED})
+
+
+@pytest.mark.parametrize("command", ["show", "history"])
+def test_what_brings_a_prompt_back_that_no_checkpoint_holds_is_told(invoke, unstored, command):
+    result = invoke(command, unstored, cut.GUARDED)
+    assert result.exit_code == (1 if command == "show" else 0)
+    assert result.stdout == ""
+    told = f"thread {cut.GUARDED} has no checkpoint yet; its last turn was interrupted"
+    assert f"{told}: invoke(None) with the guard attached brings the prompt back" in result.stderr
+    saver = TurnCheckpointSaver(unstored)
+    guarded = cut.graphs(saver)[cut.GUARDED]
+    guarded.invoke(None, cut.config(cut.GUARDED))
+    assert "hello" in invoke("show", unstored, cut.GUARDED).stdout
+
+
+def test_where_no_prompt_was_recorded_none_is_promised(invoke, tmp_path):
+    saver = TurnCheckpointSaver(tmp_path)
+    with saver.turn(addressed("1")):
+        running = invoke("show", tmp_path, "1").stderr
+    ended = invoke("show", tmp_path, "1").stderr
+    assert "thread 1 has no checkpoint yet; a turn is running" in running
+    assert "thread 1 has no checkpoint yet; its last turn completed\n" in ended
+    assert json.loads(invoke("history", tmp_path, "1", "--json").stdout)["checkpoints"] == []
+
+
 # --- show ---
 
 
@@ -396,6 +453,28 @@ def test_what_waits_for_a_person_is_shown_as_waiting(invoke, store):
     assert [m["type"] for m in facts["messages"]] == ["human", "ai"]
     assert facts["messages"][1]["calls"][0]["outcome"] == "waiting"
     assert (facts["waiting"], "waits for a person" in facts["note"]) == (True, True)
+
+
+def shown_calls(invoke, store, thread_id):
+    facts = json.loads(invoke("show", store, thread_id, "--json").stdout)
+    (calls,) = [message["calls"] for message in facts["messages"] if message["calls"]]
+    return {call["name"]: call["outcome"] for call in calls}
+
+
+def test_of_calls_a_person_is_asked_about_those_that_returned_are_told(invoke, store):
+    saver = TurnCheckpointSaver(store)
+    guard = TurnGuard(saver, on_restart={"ship": "ask"})
+    guard.attach(cut.unguarded(saver, cut.GUARDED)).invoke(None, cut.config(cut.GUARDED))
+    assert shown_calls(invoke, store, cut.GUARDED) == {"look": "returned", "ship": "waiting"}
+    assert "→ look() look-1: returned" in invoke("show", store, cut.GUARDED).stdout
+    agent = cut.agent(saver, cut.call("look", 1), cut.call("ask", 1))
+    agent.invoke(cut.given("1"), cut.config("1"))
+    assert shown_calls(invoke, store, "1") == {"look": "returned", "ask": "waiting"}
+
+
+def test_of_calls_in_a_turn_that_is_running_those_that_returned_are_told(invoke, store):
+    with TurnCheckpointSaver(store).turn(cut.config(cut.GUARDED)):
+        assert shown_calls(invoke, store, cut.GUARDED) == {"look": "returned", "ship": "running"}
 
 
 def test_an_older_checkpoint_can_be_shown(invoke, store):

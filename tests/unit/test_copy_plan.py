@@ -110,9 +110,11 @@ def test_a_subgraph_that_keeps_its_state_is_never_taken_for_one():
 
 def test_what_is_left_out_is_not_missing_and_a_destination_without_it_may_have_gone_on():
     source, gone = thread(ONE, TWO, THREE), [("", "1"), ("", "2")]
-    assert make_plan("t", source, thread(THREE), same, left_out=gone) == ([], [], False, 0)
+    assert make_plan("t", source, thread(THREE), same, gone=gone) == ([], [], False, 0)
     assert make_plan("t", source, thread(THREE), same) == (gone, [], False, 2)
-    assert make_plan("t", source, thread(THREE, checkpoint("4", "3")), same, left_out=gone) == ([], [], True, 0)
+    assert make_plan("t", source, thread(THREE, checkpoint("4", "3")), same, gone=gone) == ([], [], True, 0)
+    gone_on = thread(THREE, checkpoint("4", "3"))
+    assert make_plan("t", source, gone_on, same, gone=gone, restore=True) == (gone, [], True, 2)
     with pytest.raises(ThreadConflictError, match="or do as I say"):
         make_plan("t", source, thread(THREE, checkpoint("4", "3")), same, instead="do as I say")
 

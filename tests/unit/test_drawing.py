@@ -16,7 +16,7 @@ from langgraph_turncheckpoint._columns import CALLS_SHOWN, STEPS_SHOWN
 from langgraph_turncheckpoint._drawing import svg_of, table_of, text_of
 from langgraph_turncheckpoint._markup import Cell, clean, escape, fitting, table, width_of
 from langgraph_turncheckpoint._picture import WIDTH, lay_out
-from langgraph_turncheckpoint._shapes import RESULTS, Box, Icon, Text, duration
+from langgraph_turncheckpoint._shapes import RESULTS, Box, Icon, Line, Text, duration
 from langgraph_turncheckpoint._story import Call, Folded, Step, ThreadStory, TurnBand
 from langgraph_turncheckpoint._turn import TURN_STATES
 from langgraph_turncheckpoint.display import Timeline
@@ -83,6 +83,7 @@ bands = st.builds(
     st.none() | st.sampled_from(TURN_STATES),
     words,
     st.integers(0, 10**4),
+    st.booleans(),
 )
 stories = st.builds(
     ThreadStory,
@@ -198,13 +199,68 @@ def test_colours_are_there_without_a_style_sheet_and_for_a_dark_page():
     assert 'body[data-jp-theme-light="false"] .tcp' in svg_of(lay_out(FULL), standalone=False)
 
 
-def test_dark_rules_hold_for_each_selector_on_its_own():
-    inline = svg_of(lay_out(FULL), standalone=False)
-    sheet = re.search(r"<style>(.*?)</style>", inline)
-    assert sheet is not None
-    selectors = [s for rule in re.findall(r"([^{}]+)\{", sheet.group(1)) for s in rule.split(",")]
-    for selector in selectors:
-        assert selector.startswith("@media") or ".tcp " in selector, selector
+HOSTS = ('body[data-jp-theme-light="false"]', "body.vscode-dark", '[data-color-mode="dark"]')
+
+
+def sheets(svg: str) -> tuple[dict[str, str], dict[str, str]]:
+    """The rules of a picture by selector: those that always hold, and those for a dark system."""
+    found = re.search(r"<style>(.*?)</style>", svg)
+    assert found is not None
+    media = re.search(r"@media \(prefers-color-scheme:dark\)\{((?:[^{}]*\{[^{}]*\})*)\}", found.group(1))
+    assert media is not None
+    always = found.group(1).replace(media.group(0), "")
+    assert "@" not in always
+    return rules(always), rules(media.group(1))
+
+
+def rules(sheet: str) -> dict[str, str]:
+    made: dict[str, str] = {}
+    for selectors, declarations in re.findall(r"([^{}]+)\{([^{}]*)\}", sheet):
+        for selector in selectors.split(","):
+            assert selector not in made
+            made[selector] = declarations
+    return made
+
+
+def test_every_dark_rule_holds_only_where_the_page_or_the_system_is_dark():
+    always, dark = sheets(svg_of(lay_out(FULL)))
+    assert list(always) == [".tcp .mark:focus"]
+    wanted = {selector.removeprefix(".tcp "): declared for selector, declared in dark.items()}
+    assert all(re.fullmatch(r"(\.[a-z-]+)+", selector) for selector in wanted)
+    assert {".end.failed", ".icon.failed", ".chip.failed", ".bar.failed", ".dot.failed", ".ink"} <= set(wanted)
+    always, dark = sheets(svg_of(lay_out(FULL), standalone=False))
+    del always[".tcp .mark:focus"]
+    assert always == {f"{host} .tcp {selector}": declared for host in HOSTS for selector, declared in wanted.items()}
+    light = 'html:not([data-color-mode="light"]) body:not([data-jp-theme-light="true"]):not(.vscode-light)'
+    assert dark == {f"{light} .tcp {selector}": declared for selector, declared in wanted.items()}
+
+
+def test_words_are_not_cut_where_there_is_room():
+    words = "refused: a checkpoint and a result, after turn 12345 took over"
+    story = ThreadStory("t", (band(1, end="work left behind", refused=words, steps=(step("a"),)),))
+    assert words in {text.text for text in texts_of(story)}
+    assert_apart(story)
+
+
+def test_what_forks_from_what_is_not_shown_says_so_in_whole_words():
+    for folded in (None, FULL.folded):
+        story = ThreadStory("t", (band(3), band(4, lane=1, forks_from=-1)), folded)
+        assert "from an earlier turn" in {text.text for text in texts_of(story)}
+        story = ThreadStory("t", (band(3), band(4, lane=1, starts_over=True)), folded)
+        assert "starts from nothing" in {text.text for text in texts_of(story)}
+
+
+@pytest.mark.parametrize("damaged", [(), ("a file is damaged",)])
+@pytest.mark.parametrize("folded", [None, FULL.folded])
+def test_no_branch_begins_above_what_is_shown(folded, damaged):
+    bands = (band(3), band(4, lane=1, forks_from=-1), band(5, lane=2, starts_over=True), band(6, lane=1, forks_from=0))
+    picture = lay_out(ThreadStory("t", bands, folded, damaged=damaged))
+    top = min(s.y for s in picture.background if isinstance(s, Box) and s.style == "band")
+    top = min([top, *(s.y for m in picture.marks for s in m.shapes if isinstance(s, Box) and s.style == "folded")])
+    rails = [s.path for s in picture.background if isinstance(s, Line) and s.style.startswith("rail")]
+    starts = [float(re.findall(r"[\d.]+", path)[1]) for path in rails]
+    assert len(starts) == (3 if folded else 2)
+    assert min(starts) >= top
 
 
 def luminance(colour: str) -> float:

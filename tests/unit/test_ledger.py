@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
@@ -15,6 +16,7 @@ from langgraph_turncheckpoint import DamageWarning, StorageError
 from langgraph_turncheckpoint._ledger import LEDGER_NAME, HeldLedger, Ledger
 from langgraph_turncheckpoint._records import LEDGER_ID_OFFSET, SLOT_SIZE, parse_slot, parse_slots
 from langgraph_turncheckpoint._turn import LedgerEvent, LedgerState, advance
+from tests.system_calls import SystemCalls, substituted
 
 
 @pytest.fixture
@@ -209,6 +211,26 @@ def test_a_lost_ledger_of_a_stored_thread_jumps_ahead_with_a_warning(ledger, how
     assert read.generation == 2
     assert read.token > old.token + 2**20
     assert happen(ledger, LedgerEvent.OPEN).token == read.token + 1
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.EPERM])
+@pytest.mark.parametrize("how", [*LOSSES, "newer slot"])
+def test_a_reader_who_may_not_write_sees_what_a_writer_would_mend(ledger, how, code):
+    """S6: one thread's ledger does not keep anybody from looking into a directory that is only lent to them."""
+    happen(ledger, LedgerEvent.OPEN, LedgerEvent.OPEN)
+    (Path(ledger.path).parent / "g-1").mkdir()
+    damage(ledger, 1) if how == "newer slot" else lose(ledger, how)
+    locks = SystemCalls(lambda _, name: code if name in {"flock", "write"} else None)
+    with substituted(locks), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamageWarning)
+        found = ledger.read()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamageWarning)
+        mended = Ledger(os.path.dirname(ledger.path), "main", fsync=True).read()
+    assert found is not None
+    assert mended is not None
+    assert found.generation == mended.generation
+    assert 2 <= found.token <= mended.token
 
 
 @pytest.mark.parametrize("how", LOSSES)

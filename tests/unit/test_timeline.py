@@ -101,21 +101,19 @@ def test_a_turn_ends_as_its_record_says(state, cause, outcome, end):
     assert band.reason
 
 
-PLAIN = [
-    pytest.param((), (), False, "completed", id="nothing-left"),
-    pytest.param(("tools",), (), False, "unfinished", id="work-left"),
-    pytest.param(("tools",), (), True, "unfinished", id="work-left-and-overtaken"),
-    pytest.param(("tools",), (SeenTask(1, error="ValueError('x')"),), True, "failed", id="raised"),
-    pytest.param(("tools",), (SeenTask(1, is_paused=True),), True, "paused", id="asks"),
-]
-
-
-@pytest.mark.parametrize(("pending", "tasks", "has_newer", "outcome"), PLAIN)
-def test_of_a_plain_run_the_last_checkpoint_tells_the_end(pending, tasks, has_newer, outcome):
+@pytest.mark.parametrize("has_newer", [False, True])
+@pytest.mark.parametrize("outcome", ["completed", "unfinished", "failed", "paused", "unknown"])
+def test_a_plain_run_ended_as_what_was_read_tells(has_newer, outcome):
     turns = [turn(1, "unknown"), *([turn(2, "unknown")] if has_newer else [])]
-    band = told(turns, cut_off(*tasks, pending=pending)).bands[0]
+    band = told(turns, cut_off(), ends={1: outcome}).bands[0]
     assert band.outcome == outcome
     assert "announces no end" in band.reason
+
+
+@pytest.mark.parametrize(("outcome", "result"), [("paused", "paused"), ("failed", "paused"), ("unfinished", "unknown")])
+def test_a_call_waits_for_a_person_as_long_as_nobody_has_answered(outcome, result):
+    (band,) = told([turn(1, "unknown")], cut_off(SeenTask(1, is_paused=True)), ends={1: outcome}).bands
+    assert results(band) == {"pay": result, "mail": result}
 
 
 def test_a_crash_leaves_finished_calls_and_unknown_ones():
@@ -205,7 +203,7 @@ def test_an_edit_outside_any_turn_stands_by_itself():
 
 
 def test_a_turn_that_is_in_no_log_is_told_all_the_same():
-    (band,) = told([], chat(1, 7)).bands
+    (band,) = told([], chat(1, 7), ends={7: "completed"}).bands
     assert (band.token, band.outcome, band.opened_at) == (7, "completed", 70.5)
 
 
@@ -225,10 +223,11 @@ def test_a_turn_that_died_before_its_first_checkpoint_shows_what_it_had_begun():
 # --- what was imported ---
 
 
-def imported(*tasks: SeenTask, pending: tuple[str, ...] = ()) -> list[SeenCheckpoint]:
+def imported(*tasks: SeenTask, end: Any = "completed", pending: tuple[str, ...] = ()) -> list[SeenCheckpoint]:
     """Two runs that turn 5 has brought along, made long before it."""
     long_ago = [*chat(1, 5), *chat(4, 5, "k3")]
-    last = long_ago[-1]._replace(tasks=tasks, pending=pending)
+    long_ago[2] = long_ago[2]._replace(end="completed")
+    last = long_ago[-1]._replace(tasks=tasks, end=end, pending=pending)
     return [one._replace(at=1.0 + place) for place, one in enumerate([*long_ago[:-1], last])]
 
 
@@ -247,12 +246,11 @@ def test_what_was_imported_is_a_band_for_each_of_its_runs_with_their_own_times()
     [
         ((), "unfinished", "work left behind"),
         ((SeenTask(5, is_paused=True),), "paused", "waits for a person"),
-        ((SeenTask(5, is_paused=True), SeenTask(5, is_resumed=True)), "unfinished", "work left behind"),
         ((SeenTask(5, error="ValueError('x')"),), "failed", "ValueError('x')"),
     ],
 )
 def test_what_an_imported_run_has_left_is_told_by_its_last_checkpoint(tasks, left_as, end):
-    band = told([turn(5, "imported")], imported(*tasks, pending=("tools",))).bands[-1]
+    band = told([turn(5, "imported")], imported(*tasks, end=left_as, pending=("tools",))).bands[-1]
     assert (band.outcome, band.left_as, band.end, band.seconds) == ("imported", left_as, end, None)
     assert names(band)[-1] == "tools?"
 
@@ -351,6 +349,25 @@ def test_what_a_journal_had_recorded_is_known_from_the_log_when_it_is_gone():
     assert results(second) == {"pay": "kept", "mail": "told"}
 
 
+def test_what_a_journal_that_is_still_there_has_recorded_did_not_run_again():
+    turns = [turn(1, "interrupted", "restart"), turn(2, "paused", continues=1)]
+    journals = {1: {"c1": "ok", "c2": "unknown"}, 2: {"c2": "paused"}}
+    checkpoints = cut_off(SeenTask(2, answers=(SeenAnswer("c1"),)), SeenTask(2, is_paused=True))
+    first, second = told(turns, checkpoints, journals=journals).bands
+    assert results(first) == {"pay": "ok", "mail": "unknown"}
+    assert results(second) == {"pay": "kept", "mail": "paused"}
+
+
+def test_a_recorded_result_that_is_given_after_a_new_message_did_not_run_again():
+    turns = [turn(1, "superseded", "superseded", gave=frozenset([call_mark("c1")])), turn(2)]
+    given = SeenTask(2, answers=(SeenAnswer("c1"), SeenAnswer("c2", outcome="unknown")))
+    checkpoints = [*cut_off(), *chat(4, 2, "k3")]
+    checkpoints[-2] = checkpoints[-2]._replace(tasks=(given,))
+    first, second = told(turns, checkpoints).bands
+    assert results(first) == {"pay": "ok", "mail": "unknown"}
+    assert results(second) == {"pay": "kept", "mail": "told"}
+
+
 def test_a_call_of_the_same_id_in_a_later_message_is_another_call():
     turns = [turn(1, "interrupted", "restart", gave=frozenset([call_mark("c1")])), turn(2)]
     checkpoints = [
@@ -360,6 +377,57 @@ def test_a_call_of_the_same_id_in_a_later_message_is_another_call():
         point("k6", "k5", 2, ran=("tools",)),
     ]
     assert told(turns, checkpoints).bands[1].steps[-1].calls[0].result == "ok"
+
+
+# --- whose calls, whose work ---
+
+
+def test_calls_that_an_earlier_turn_left_open_are_no_business_of_a_step_that_failed():
+    """A message came in between: what the model is given is a history with a hole."""
+    failed = SeenTask(2, error="ValueError('400')")
+    checkpoints = [*cut_off(), *chat(4, 2, "k3")[:2]]
+    checkpoints[-1] = checkpoints[-1]._replace(tasks=(failed,))
+    turns = [turn(1, "superseded", "superseded"), turn(2, "failed", "error")]
+    second = told(turns, checkpoints).bands[1]
+    assert (names(second), results(second)) == (["input", "model?"], {})
+    journals = {2: {"c1": "not run", "c2": "ok"}}
+    assert results(told(turns, checkpoints, journals=journals).bands[1]) == {"mail": "ok"}
+
+
+def test_a_call_that_is_made_again_after_a_message_is_the_business_of_who_made_it():
+    checkpoints = [*cut_off(), *chat(4, 2, "k3")[:2]]
+    checkpoints[-1] = checkpoints[-1]._replace(tasks=(SeenTask(2, calls=(PAY,)),))
+    checkpoints.append(point("k6", "k5", 2, ran=("model",), pending=("tools",)))
+    turns = [turn(1, "superseded", "superseded"), turn(2, "interrupted", "restart")]
+    assert results(told(turns, checkpoints).bands[1]) == {"pay": "unknown"}
+
+
+@pytest.mark.parametrize("state", ["unknown", "interrupted", "completed"])
+def test_a_turn_without_an_input_that_works_on_what_another_left_continues_it(state):
+    _, second = told([turn(1, "unknown"), turn(2, state)], resumed(SeenAnswer("c1"))).bands
+    assert second.continues == 1
+    only_tried = cut_off(SeenTask(2, error="ValueError('x')"))
+    _, second = told([turn(1, "unknown"), turn(2, "failed", "error")], only_tried).bands
+    assert second.continues == 1
+    turns = [turn(1, "unknown"), turn(2, "failed", "error"), turn(4, "unknown")]
+    later = [*cut_off(SeenTask(2, error="ValueError('x')")), point("k4", "k3", 4, ran=("tools",))]
+    assert [band.continues for band in told(turns, later).bands] == [0, 1, 2]
+
+
+def test_a_turn_with_an_input_or_an_update_continues_nothing():
+    turns = [turn(1, "unknown"), turn(2, "unknown")]
+    assert told(turns, [*cut_off(), *chat(4, 2, "k3")]).bands[1].continues == 0
+    assert told(turns, [*cut_off(), point("k4", "k3", 2, "update")]).bands[1].continues == 0
+    at_its_end = point("k4", "k3", 2, ran=("a", "b"), gathered=SeenTask(2, prompt="hi"))
+    assert told(turns, [*chat(1, 1), at_its_end]).bands[1].continues == 0
+
+
+def test_a_turn_that_starts_from_nothing_forks_from_nothing():
+    """As a rollback of a first turn does."""
+    turns = [turn(1, "superseded", "superseded"), turn(2)]
+    first, second = told(turns, [*chat(1, 1), *chat(4, 2)]).bands
+    assert (first.lane, first.starts_over) == (0, False)
+    assert (second.lane, second.forks_from, second.starts_over) == (1, None, True)
 
 
 def test_an_edit_leaves_nothing_behind_that_was_never_begun():

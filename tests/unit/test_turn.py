@@ -18,6 +18,7 @@ from langgraph_turncheckpoint._turn import (
     Marked,
     Opened,
     Opening,
+    Refused,
     Settled,
     advance,
     assemble_turns,
@@ -204,10 +205,17 @@ def test_a_write_outside_a_turn_is_admitted_as_the_table_says(named_id, named_ex
 
 
 def test_a_refusal_says_what_happened_and_what_to_do():
-    with pytest.raises(StaleTurnError, match="main.*turn 6 was refused.*current turn 7.*start a new run"):
+    with pytest.raises(StaleTurnError, match="main.*turn 6 was refused.*start a new run") as refused:
         check_current(OPEN, 6, thread_id="main")
+    # There may be no turn of that number.
+    assert "(the thread is at number 7; an end, a cancel or a delete takes one, too)" in str(refused.value)
     with pytest.raises(ThreadClosedError, match=r"reopen_thread\('main'\)"):
         check_current(CLOSED, 6, thread_id="main")
+
+
+def test_a_refusal_names_no_number_that_explains_nothing():
+    assert "number" not in str(StaleTurnError("main", 6, 6, "the run it belongs to has ended"))
+    assert "number" not in str(StaleTurnError("main", 0, 6, "checkpoint c was deleted with its thread"))
 
 
 # --- busy threads ---
@@ -285,6 +293,29 @@ def test_a_log_is_read_as_the_table_says(log, current, lives, expected):
     (turn,) = assemble_turns(log, current=current, is_live=lambda token: lives)
     assert (turn.state, turn.cause) == expected
     assert (turn.settled_at_ns is None) == (not any(isinstance(entry, Settled) for entry in log) or log[-1] is KNOWN)
+
+
+LATE, NEWER = Refused(1, 30, "put"), Opened(2, 20)
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ([PLAIN, NEWER], ("unknown", None)),
+        ([PLAIN, NEWER, LATE], ("superseded", "superseded")),
+        ([PLAIN, NEWER, LATE._replace(operation="put_writes")], ("superseded", "superseded")),
+        ([PLAIN, CANCELLED, NEWER, LATE], ("cancelled", "user")),
+        # The thread was closed then.
+        ([PLAIN, LATE], ("unknown", None)),
+        ([PLAIN, LATE, NEWER], ("unknown", None)),
+        ([PLAIN, NEWER, LATE, PLAIN], ("unknown", None)),
+        ([KNOWN, NEWER, LATE], ("interrupted", "restart")),
+    ],
+    ids=range(8),
+)
+def test_a_plain_run_that_was_refused_a_write_once_a_newer_turn_had_begun_was_superseded(log, expected):
+    turn = assemble_turns(log, current=2, is_live=lambda token: False)[-1]
+    assert (turn.state, turn.cause) == expected
 
 
 def test_a_mark_adds_what_was_not_known_when_its_run_began():

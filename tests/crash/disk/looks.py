@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from langgraph_turncheckpoint import TurnCheckpointSaver
 from langgraph_turncheckpoint._journal import journal_path, journal_tokens, read_journal
@@ -15,6 +15,9 @@ from tests.crash.disk.contents import Key, key_of
 from tests.crash.disk.world import NAMESPACES, THREADS, config_of, plain
 
 T = TypeVar("T")
+
+#: Kind and fields of each record of a journal.
+Records: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Look(NamedTuple):
@@ -36,7 +39,7 @@ class Look(NamedTuple):
     heads: dict[tuple[str, str], str]
     tokens: dict[str, int]
     stored_tokens: dict[str, int]
-    journals: dict[tuple[str, int], tuple[tuple[str, str], ...]]
+    journals: dict[tuple[str, int], Records]
     errors: list[str]
     warnings: list[str]
     findings: list[tuple[str, str]]
@@ -94,12 +97,19 @@ def _look_at_thread(saver: TurnCheckpointSaver, thread: str, look: Look) -> None
             look.heads[thread, checkpoint_ns] = str(head.config["configurable"]["checkpoint_id"])
     for message in saver.inbox(thread).pending():
         look.items["message", thread, str(message.id)] = message.content
-    directory = files.generation(state)
-    for token in journal_tokens(directory):
-        content = read_journal(journal_path(directory, token))
-        if content is not None:
-            records, unreadable = decode_records(saver.store.codec, content.payloads)
-            look.warnings.extend(unreadable)
-            look.journals[thread, token] = tuple((record.kind, plain(record.fields)) for record in records)
-            tokens.append(token if records else 0)
+    for token, records in journals_of(saver, files.generation(state), look.warnings).items():
+        look.journals[thread, token] = records
+        tokens.append(token if records else 0)
     look.stored_tokens[thread] = max(tokens)
+
+
+def journals_of(saver: TurnCheckpointSaver, generation: str, unreadable: list[str]) -> dict[int, Records]:
+    """By token, what the journals in a generation's directory record; what cannot be read is noted."""
+    found: dict[int, Records] = {}
+    for token in journal_tokens(generation):
+        content = read_journal(journal_path(generation, token))
+        if content is not None:
+            records, notes = decode_records(saver.store.codec, content.payloads)
+            unreadable.extend(notes)
+            found[token] = tuple((record.kind, plain(record.fields)) for record in records)
+    return found

@@ -15,6 +15,7 @@ from langgraph_turncheckpoint._running import RunningTurn, discard_journals_befo
 from langgraph_turncheckpoint._runs import RUNTIME_KEY
 from langgraph_turncheckpoint._transcript import CallKey
 from tests.crash.disk.contents import Contents, Journal, Place, key_of
+from tests.crash.disk.looks import Records, journals_of
 from tests.crash.disk.world import NAMESPACES, RUNS, THREADS, OpenedTurn, World, checkpoint_id, config_of
 
 Step = Callable[[World], Contents | None]
@@ -241,6 +242,7 @@ def copy_a_thread(world: World) -> Contents | None:
     moved = [place for place in [*contents.writes, *_places(contents)] if place[0] == source]
     if not contents.namespaces(source) or world.is_closed(target) or there & {place[1:] for place in moved}:
         return None
+    journals = _journals_to_copy(world, source, target)
     world.saver.copy_thread(source, target)
     world.overtaken(target)
     for place in moved:
@@ -249,8 +251,23 @@ def copy_a_thread(world: World) -> Contents | None:
             contents = contents.with_items({("checkpoint", *copy): contents.items[key_of("checkpoint", place)]})
         if place in contents.writes:
             contents = contents.with_writes(copy, contents.writes[place])
+    for token, records in journals.items():
+        contents = contents.with_journal(target, token, Journal(records, len(records)))
     contents = replace(contents, copied=contents.copied | {target})
     return contents.with_token(target, world.token(target), certain=True)
+
+
+def _journals_to_copy(world: World, source: str, target: str) -> dict[int, Records]:
+    """By token in the target, what the source's journals record; none where the target has gone further itself."""
+    newest = [max(world.contents.ids(thread, ""), default="") for thread in (source, target)]
+    files = world.saver.store.thread(source)
+    state = files.ledger.read()
+    there = {} if state is None else journals_of(world.saver, files.generation(state), [])
+    found = {token: records for token, records in there.items() if records}
+    if not found or newest[1] > newest[0]:
+        return {}
+    shift = max(0, world.token(target) + 1 - min(found))
+    return {token + shift: records for token, records in found.items()}
 
 
 def _places(contents: Contents) -> list[Place]:

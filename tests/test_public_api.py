@@ -52,7 +52,7 @@ def test_all_is_sorted_and_can_be_imported():
 
 def test_a_name_that_is_not_there_is_no_attribute():
     with pytest.raises(AttributeError, match="has no attribute 'TurnCheckpointer'"):
-        langgraph_turncheckpoint.TurnCheckpointer  # type: ignore[attr-defined]  # noqa: B018
+        langgraph_turncheckpoint.TurnCheckpointer  # noqa: B018
 
 
 def test_the_public_modules_are_attributes_of_the_package():

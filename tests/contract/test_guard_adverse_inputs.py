@@ -319,9 +319,9 @@ def test_only_a_call_that_a_person_was_asked_about_was_waiting_for_one(saver, wa
     model = Speaker(script=by_prompt(go=[calling("fast", "pay")]))
     reviews: Any = HumanInTheLoopMiddleware(interrupt_on={"pay": True})
     tools, guard = [effects.tool("fast"), effects.tool("pay")], TurnGuard(saver)
-    plain = create_agent(model, tools, middleware=[reviews], checkpointer=saver)
-    there = {"middleware": [reviews]} if way != "by hand" else {}
-    graph = plain if way == "by hand" else guarded(way, saver, model, tools, guard=guard, **there)  # type: ignore[arg-type]
+    plain: Any = create_agent(model, tools, middleware=[reviews], checkpointer=saver)
+    there: Any = {"middleware": [reviews]} if way != "by hand" else {}
+    graph: Any = plain if way == "by hand" else guarded(way, saver, model, tools, guard=guard, **there)
     (graph if has_journal else plain).invoke(asked("go"), thread())
     if way == "by hand":
         guard.recover(plain, thread())

@@ -182,8 +182,17 @@ def test_the_calls_of_a_node_that_asks_nobody_count_as_begun_while_it_runs(tmp_p
 def test_a_node_whose_tools_ask_is_noted_only_until_the_first_has_asked(tmp_path, monkeypatch):
     noted, rested = [], []
     start, rest = RunningTurn.node_started, RunningTurn.node_rested
-    monkeypatch.setattr(RunningTurn, "node_started", lambda *a, **k: (noted.append(a[1]), start(*a, **k))[1])
-    monkeypatch.setattr(RunningTurn, "node_rested", lambda *a: (rested.append(a[1]), rest(*a))[1])
+
+    def starts(running, task, *args, **kwargs):
+        noted.append(task)
+        return start(running, task, *args, **kwargs)
+
+    def rests(running, task):
+        rested.append(task)
+        return rest(running, task)
+
+    monkeypatch.setattr(RunningTurn, "node_started", starts)
+    monkeypatch.setattr(RunningTurn, "node_rested", rests)
     graph = hand_built("node", tmp_path, said_by(by_prompt(go=[calling("pay")])), [Effects(tmp_path / "e").tool("pay")])
     for thread_id in ("t", "u"):
         graph.invoke(asked("go"), thread(thread_id))

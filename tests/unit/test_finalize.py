@@ -13,6 +13,7 @@ from langgraph_turncheckpoint._finalize import (
     POLICIES,
     WORDING_LIMIT,
     Facts,
+    Reason,
     cause_in,
     decide,
     decide_resume,
@@ -29,7 +30,7 @@ ALL_FACTS: Final = [
         (False, True), (False, True), (None, "", "ValueError: no"), (False, True), (False, True)
     )
 ]
-REASONS: Final = (*CAUSES, "cancelled", "paused")
+REASONS: Final[tuple[Reason, ...]] = (*CAUSES, "cancelled", "paused")
 COMBINATIONS: Final = list(itertools.product(OUTCOMES, REASONS))
 TOLD_NOT_RUN: Final = {"not_run", "superseded", "invalid"}
 

@@ -6,6 +6,7 @@ import errno
 import os
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import ormsgpack
 import pytest
@@ -142,7 +143,7 @@ def test_entries_of_kinds_that_a_later_version_knows_are_passed_over_and_kept(lo
 def test_a_log_that_is_rewritten_is_synced_whoever_appends(tmp_path, monkeypatch):
     monkeypatch.setattr(_turn_log, "LOG_LIMIT_BYTES", 4 << 10)
     saver = TurnCheckpointSaver(tmp_path / "s")
-    config = {"configurable": {"thread_id": "t"}}
+    config: Any = {"configurable": {"thread_id": "t"}}
     with substituted(SystemCalls()) as calls:
         for _ in range(60):
             with saver.turn(config):

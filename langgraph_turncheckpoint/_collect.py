@@ -13,7 +13,6 @@ from typing import Final
 
 from . import _files
 from ._checkpoint_files import NamespaceFiles
-from ._layout import TEMPORARY_SUFFIX
 from ._records import INDEX_TAG, BlobRef, FileKind, Image, MalformedError, parse_index
 from .errors import DamagedCheckpointError, StorageError
 
@@ -32,9 +31,7 @@ def mark_pruned(generation: str, *, fsync: bool) -> None:
     path = os.path.join(generation, PRUNED_NAME)
     with suppress(StorageError):
         if not _files.exists(path):
-            temporary = path + TEMPORARY_SUFFIX
-            _files.remove_file(temporary)  # of a process that died
-            _files.replace_file(path, b"", temporary=temporary, fsync=fsync)
+            _files.make_empty_file(path, fsync=fsync)
 
 
 def was_pruned(generation: str) -> bool:

@@ -246,6 +246,14 @@ def replace_file(path: str, data: bytes, *, temporary: str, fsync: bool) -> None
                 raise
 
 
+def make_empty_file(path: str, *, fsync: bool) -> None:
+    """Make a file whose name says all; with `fsync` that survives power loss on return. One that is there stays."""
+    with _reported(path):
+        os.close(_open(path, os.O_WRONLY | os.O_CREAT | _BINARY, FILE_MODE))
+    if fsync:
+        sync_directory(os.path.dirname(path))
+
+
 def append_file(path: str, data: bytes, *, at: int, fsync: bool) -> None:
     """Write `data` at offset `at`, which becomes the end of what the file held before.
 

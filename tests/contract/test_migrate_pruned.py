@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,13 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from langgraph_turncheckpoint import DamageWarning, MigrationError, ThreadConflictError, TurnCheckpointSaver
+from langgraph_turncheckpoint import (
+    DamageWarning,
+    MigrationError,
+    StorageError,
+    ThreadConflictError,
+    TurnCheckpointSaver,
+)
 from langgraph_turncheckpoint._collect import remove_checkpoints
 from langgraph_turncheckpoint._housekeeping import drain
 from langgraph_turncheckpoint._retention import Retention
@@ -213,11 +220,15 @@ def _die(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_mark_that_cannot_be_written_keeps_no_prune_from_its_work(source, ours):
+def _fill_up(path: str, *, fsync: bool) -> None:
+    raise StorageError(errno.ENOSPC, "no space left", path)
+
+
+def test_a_mark_that_cannot_be_written_keeps_no_prune_from_its_work(source, ours, monkeypatch):
     total = migrate(source, ours).checkpoints
-    generation = Path(ours.store.generation_dir("talk-0"))
-    (generation / "pruned.tmp").mkdir()
-    ours.prune(["talk-0"])
+    with monkeypatch.context() as full:
+        full.setattr("langgraph_turncheckpoint._files.make_empty_file", _fill_up)
+        ours.prune(["talk-0"])
     assert len(listed(ours, "talk-0")) == 1
     assert migrate(source, ours).threads[0].older == total - 1  # then it cannot be told, and they come back
 

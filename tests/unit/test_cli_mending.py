@@ -376,6 +376,7 @@ def test_ctrl_c_ends_long_work_behind_the_thread_that_is_being_worked_on(invoke,
     for thread_id, number in itertools.product("abc", (1, 2)):
         save(saver, thread_id, number)
     done: list[object] = []
+    handler = signal.getsignal(signal.SIGINT)
 
     def interrupting(call):
         def wrapped(*args, **kwargs):
@@ -396,7 +397,7 @@ def test_ctrl_c_ends_long_work_behind_the_thread_that_is_being_worked_on(invoke,
     assert len(done) == 1
     assert "stopped: 1 of 3 threads" in result.stderr
     assert "nothing is half done" in result.stderr
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     assert invoke("verify", tmp_path).exit_code == 0
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from ._cli_facts import unstored_threads
 from ._cli_ids import clean, given_ids, shown_id
 from ._cli_options import (
     ENCRYPTED,
@@ -50,6 +51,7 @@ from .errors import (
 )
 from .migration import MigrationReport, Progress
 from .migration import migrate as migrate_threads
+from .saver import TurnCheckpointSaver
 
 File = Annotated[Path, typer.Argument(metavar="FILE", show_default=False, dir_okay=False, help="The file.")]
 Files = Annotated[
@@ -292,11 +294,12 @@ def migrate(
 
     With --json: `verified`, `errors`, and `threads`, each with `thread_id`, `state` (`copied`, `continued`,
     `unchanged`, `ahead`), `checkpoints`, `copied`, `unreadable` and `goes_back` (as in `export`), `pruned` (left out,
-    because the destination has pruned them), `older` (copied ones that come before what was there).
+    because the destination has pruned them), `older` (copied ones that come before what was there). And
+    `without_checkpoint`, the threads of a store whose first turn has stored none yet: there is nothing to copy of them.
     """
     serdes = load_serde(source_serde), load_serde(destination_serde)
     rest = "repeat the command to go on from there"
-    errors: list[str] = []
+    errors, without = list[str](), list[str]()
     with in_words_of_options(SOURCE_ENCRYPTED):
         try:
             with (
@@ -310,6 +313,8 @@ def migrate(
                 def tell(at: Progress) -> None:
                     work.reach(at.checkpoints_done, at.checkpoints_total)
 
+                if isinstance(old, TurnCheckpointSaver):
+                    without = [each for each in unstored_threads(old.store) if not threads]
                 options: dict[str, Any] = {"thread_ids": _meant(old, threads) or None, "exclude": _meant(old, exclude)}
                 options |= {"restore_deleted": restore_deleted, "restore_pruned": restore_pruned}
                 report = migrate_threads(old, new, progress=tell, verify=verify, **options)
@@ -318,12 +323,15 @@ def migrate(
                 raise
             report, errors = error.report, [_told(each, SOURCE_ENCRYPTED) for each in error.errors]
     if as_json:
-        facts = {"verified": report.verified, "errors": errors}
+        facts = {"verified": report.verified, "errors": errors, "without_checkpoint": without}
         print_json({**facts, "threads": [_facts(thread) for thread in report.threads]})
     else:
         if report.threads or not errors:
             typer.echo(str(report))
         _tell_pruned(report.threads)
+        if without:
+            what = f"{count(len(without), 'thread')} without a checkpoint yet, left where it is"
+            typer.echo(f"{what}: {', '.join(map(shown_id, without))}", err=True)
         damages = [f"thread {thread.thread_id!r}: {thread.damage}" for thread in report.threads if thread.unreadable]
         _tell_errors([*damages, *errors])
     if errors or report.unreadable:

@@ -390,6 +390,15 @@ def test_a_thread_that_has_turns_and_no_checkpoint_is_listed(invoke, unstored):
     assert cut.GUARDED not in TurnCheckpointSaver(unstored).thread_ids()
 
 
+def test_a_migration_names_a_thread_of_which_there_is_nothing_to_copy(invoke, unstored, tmp_path):
+    done = invoke("migrate", unstored, tmp_path / "new")
+    assert done.exit_code == 0
+    assert f"1 thread without a checkpoint yet, left where it is: {cut.GUARDED}" in done.stderr
+    told = json.loads(invoke("migrate", unstored, tmp_path / "new", "--json").stdout)
+    assert told["without_checkpoint"] == [cut.GUARDED]
+    assert [thread["thread_id"] for thread in told["threads"]] == ["1"]
+
+
 def test_a_thread_that_never_had_a_turn_or_was_deleted_is_not_listed(invoke, store):
     saver = TurnCheckpointSaver(store)
     before = listed(invoke("threads", store, "--json"))

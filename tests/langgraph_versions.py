@@ -11,9 +11,11 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint import base
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, StateGraph
 from langgraph.graph.message import _messages_delta_reducer
-from langgraph.types import Overwrite
+from langgraph.types import Command, Overwrite, interrupt
 
 
 def _keeps_data_of_lost_classes() -> bool:
@@ -43,6 +45,22 @@ needs_savers_that_sort_writes = pytest.mark.skipif(
     not hasattr(base, "writes_sort_key"),
     reason="savers of this LangGraph list the writes of a checkpoint each in an order of its own, so that what a graph "
     "makes of the same thread differs between them; moving threads is tested with later ones",
+)
+
+
+def _tells_answered_questions() -> bool:
+    builder: Any = StateGraph(dict)
+    for name in ("x", "y"):
+        builder.add_node(name, lambda _, name=name: interrupt(name) and None).add_edge(START, name)
+    graph, config = builder.compile(checkpointer=InMemorySaver()), {"configurable": {"thread_id": "1"}}
+    asked = graph.invoke({}, config)["__interrupt__"]
+    graph.invoke(Command(resume={asked[0].id: "yes"}), config)
+    return len(graph.get_state(config).interrupts) == 1
+
+
+needs_answered_questions_to_be_gone = pytest.mark.skipif(
+    not _tells_answered_questions(),
+    reason="with this LangGraph a question that was answered is still shown while another of the same step is open",
 )
 
 #: How LangChain's agents can ask a person: about all calls of a reply at once, or each on its own.

@@ -26,6 +26,7 @@ from langgraph_turncheckpoint._transcript import GAP, encode_record
 from langgraph_turncheckpoint._turn import LedgerState
 from tests.contract.storing import Thread, addressed, file_of, fresh, named
 from tests.crash.processes import PATIENCE_SECONDS
+from tests.langgraph_versions import needs_answered_questions_to_be_gone
 from tests.system_calls import SystemCalls, calls_of, substituted
 
 MESSAGES = [f"message {n}, long enough to be no inline value " * 4 for n in range(200)]
@@ -391,6 +392,7 @@ def asking(saver: TurnCheckpointSaver, effects: list[Any]) -> Any:
     return outer.compile(checkpointer=saver)
 
 
+@needs_answered_questions_to_be_gone
 @pytest.mark.parametrize("limits", [{"max_age": NO_AGE}, {"keep_last": 1}, {"keep_last": 1, "max_age": NO_AGE}])
 def test_a_thread_that_waits_for_a_person_longer_than_anything_is_kept_is_resumed_as_if_it_had_not(tmp_path, limits):
     """C42: with two questions in subgraphs, answered one after the other, and a removal before each answer."""

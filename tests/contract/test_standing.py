@@ -31,6 +31,7 @@ from langgraph_turncheckpoint._standing import NULL_TASK_ID, is_asked
 from langgraph_turncheckpoint._turn_log import TurnRecord
 from tests.contract import cut_off_threads as cut
 from tests.contract.scripted_model import ScriptedModel, call
+from tests.langgraph_versions import needs_answered_questions_to_be_gone
 from tests.system_calls import calls_of
 
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
@@ -177,6 +178,7 @@ class Telling(TurnCheckpointSaver):
                 self.written[channel].set()
 
 
+@needs_answered_questions_to_be_gone
 @pytest.mark.parametrize("waits_for", ["messages", "__interrupt__"], ids=["answered first", "asked again first"])
 def test_of_two_questions_at_once_the_one_that_is_open_is_waited_for(tmp_path, waits_for):
     saver = Telling(tmp_path)

@@ -88,7 +88,7 @@ class Ours(Contender):
 
     name = "ours"
     label = "ours"
-    module = "langgraph_turncheckpoint"
+    module = "langgraph_turncheckpoint.saver"
     setting = "ours with fsync on"
 
     def open(self, root: Path, *, durable: bool = True) -> Saver:

@@ -21,7 +21,7 @@ from ._histories import METADATA_KEY
 from ._journal import journal_path, read_journal
 from ._loading import Head, LoadedFile
 from ._records import WRITES
-from ._standing import UNREADABLE, ending, left_of, nodes_between
+from ._standing import ERROR, INTERRUPT, NEXT, UNREADABLE, ending, left_of, nodes_between
 from ._store import READING_ATTEMPTS, Store
 from ._story import CallResult, Seen, SeenAnswer, SeenCall, SeenCheckpoint, SeenTask
 from ._transcript import Transcript, decode_records, keys_of, messages_in
@@ -34,10 +34,7 @@ from .errors import DamagedCheckpointError, RefusedValueError, StorageError
 CHECKPOINTS_READ: Final = 5000
 NAMESPACES_COUNTED: Final = 500
 
-_BRANCH: Final = "branch:to:"
 _HISTORY: Final = "messages"
-_ERROR: Final = "__error__"
-_INTERRUPT: Final = "__interrupt__"
 _RETURN: Final = "__return__"
 
 
@@ -132,10 +129,10 @@ class _Looker:
         else:
             if len(read) == CHECKPOINTS_READ:
                 self._damaged.append(f"only the newest {CHECKPOINTS_READ} checkpoints were looked at")
-        channels = {_HISTORY, _ERROR, _INTERRUPT, _RETURN}
+        channels = {_HISTORY, ERROR, INTERRUPT, _RETURN}
         for one in read.values():
             versions = one.head.checkpoint.get("channel_versions") or {}
-            channels.update(name for name in versions if not name.startswith(("__", _BRANCH)))
+            channels.update(name for name in versions if not name.startswith(("__", NEXT)))
         carried_on = {
             (one.file.parent_id, one.file.token) for one in read.values() if one.head.metadata.get("source") == "loop"
         }
@@ -265,9 +262,9 @@ class _Looker:
         prompt = error = ""
         is_paused = False
         for channel, value in writes:
-            if channel == _ERROR:
+            if channel == ERROR:
                 error = str(value) if self._texts else str(value).partition("(")[0]
-            elif channel == _INTERRUPT:
+            elif channel == INTERRUPT:
                 is_paused = True
             is_whole = isinstance(value, Overwrite)
             for message in messages_in(value.value if is_whole else value):

@@ -23,15 +23,16 @@ UNREADABLE: Final = (DamagedCheckpointError, UnknownFormatError, RefusedValueErr
 #: How often a look is repeated because the thread has moved under it.
 _LOOKS: Final = 8
 
-_NEXT: Final = "branch:to:"
+#: Channels of LangGraph, or how their names begin.
+NEXT: Final = "branch:to:"
 _JOIN: Final = "join:"
 _TASKS: Final = "__pregel_tasks"
 _INPUT: Final = "__start__"
-_ERROR: Final = "__error__"
-_INTERRUPT: Final = "__interrupt__"
+ERROR: Final = "__error__"
+INTERRUPT: Final = "__interrupt__"
 _RESUME: Final = "__resume__"
 #: What says how a task stands. A task that has written anything else has ended.
-_CONTROL: Final = frozenset({_ERROR, "__error_source_node__", _INTERRUPT, _RESUME})
+_CONTROL: Final = frozenset({ERROR, "__error_source_node__", INTERRUPT, _RESUME})
 
 #: The task id of writes that belong to no task; LangGraph applies them before anything else.
 NULL_TASK_ID: Final = "00000000-0000-0000-0000-000000000000"
@@ -74,7 +75,7 @@ def left_of(file: LoadedFile) -> Left:
         DamagedCheckpointError, RefusedValueError: It cannot be read.
     """
     head = file.head()
-    nodes = [name.removeprefix(_NEXT) for name in head.channels if name.startswith(_NEXT)]
+    nodes = [name.removeprefix(NEXT) for name in head.channels if name.startswith(NEXT)]
     nodes += [name.rpartition(":")[2] for name in head.channels if _is_joined(file, head, name)]
     nodes += _sent_to(file, head)
     if _INPUT in head.channels:
@@ -112,7 +113,7 @@ def is_asked(marks: Iterable[WriteMark]) -> bool:
     """
     asking: set[str] = set()
     for mark in marks:
-        if _INTERRUPT in mark.channels:
+        if INTERRUPT in mark.channels:
             asking.add(mark.task_id)
         elif mark.task_id == NULL_TASK_ID:
             if _RESUME in mark.channels:
@@ -147,7 +148,7 @@ def ending(file: LoadedFile, token: int) -> TurnState:
     try:
         marks = [mark for mark in file.write_marks() if mark.token == token]
         return inferred_state(
-            has_error=any(_ERROR in mark.channels for mark in marks),
+            has_error=any(ERROR in mark.channels for mark in marks),
             is_waiting=is_asked(marks),
             has_next=_has_next(file),
         )
@@ -169,7 +170,7 @@ def ending_at_head(file: LoadedFile, newest: int) -> TurnState:
     marks = file.write_marks()
     newest = max(newest, *(mark.token for mark in marks), 0)
     return inferred_state(
-        has_error=any(_ERROR in mark.channels and not 0 < mark.token < newest for mark in marks),
+        has_error=any(ERROR in mark.channels and not 0 < mark.token < newest for mark in marks),
         is_waiting=is_asked(marks),
         has_next=_has_next(file),
     )
@@ -181,7 +182,7 @@ def _has_next(file: LoadedFile) -> bool:
     updated = head.checkpoint.get("updated_channels")
     if isinstance(updated, (list, tuple)) and _TASKS in updated:
         return True
-    if any(name.startswith(_NEXT) or name == _INPUT for name in head.channels):
+    if any(name.startswith(NEXT) or name == _INPUT for name in head.channels):
         return True
     if any(_is_joined(file, head, name) for name in head.channels):
         return True

@@ -27,17 +27,6 @@ from tests.system_calls import substituted
 from tests.unit.test_cli_reading import ReadOnly, contents, save
 
 
-@pytest.fixture
-def store(tmp_path):
-    return cut.copy_of_store(tmp_path)
-
-
-@pytest.fixture
-def invoke():
-    runner = CliRunner()
-    return lambda *arguments, **options: runner.invoke(cli.app, [str(a) for a in arguments], **options)
-
-
 def damage_newest(store, thread="t-whole"):
     path = max((store / "threads" / thread).rglob("*.ckpt"), key=lambda path: path.name)
     data = bytearray(path.read_bytes())

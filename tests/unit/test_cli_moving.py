@@ -15,24 +15,12 @@ from pathlib import Path
 import pytest
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
-from typer.testing import CliRunner
 
-from langgraph_turncheckpoint import TurnCheckpointSaver, cli
+from langgraph_turncheckpoint import TurnCheckpointSaver
 from tests.contract import cut_off_threads as cut
 from tests.unit.test_cli_reading import contents, save
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def store(tmp_path):
-    return cut.copy_of_store(tmp_path)
-
-
-@pytest.fixture
-def invoke():
-    runner = CliRunner()
-    return lambda *arguments, **options: runner.invoke(cli.app, [str(a) for a in arguments], **options)
 
 
 def state(saver, thread_id):

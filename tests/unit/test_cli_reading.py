@@ -27,17 +27,6 @@ READING = ("threads", "show", "turns", "history", "diff", "verify", "timeline", 
 KEY = b"0123456789abcdef"
 
 
-@pytest.fixture
-def store(tmp_path):
-    return cut.copy_of_store(tmp_path)
-
-
-@pytest.fixture
-def invoke():
-    runner = CliRunner()
-    return lambda *arguments, **options: runner.invoke(cli.app, [str(a) for a in arguments], **options)
-
-
 def contents(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
